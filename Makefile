@@ -5,11 +5,9 @@ BIN := .venv/bin
 BY_FILE := --numprocesses logical --dist loadfile --no-loadscope-reorder
 DEMO := local fedavg ditto apfl fedrep pfedme per-fedavg local-moml
 
-# What meets Flower's internals, and what it runs: on Ray, and as a federation of processes.
-FLOWER := tests/link/test_flower.py tests/link/test_inbox.py tests/link/test_clock.py \
-	tests/link/node/test_fleet.py tests/link/server/test_replies.py tests/link/server/test_superlink.py \
-	tests/link/server/test_launch.py tests/link/server/test_callers.py tests/simulations/test_apps.py
-FLOWER_PROCESSES := tests/processes/test_http_fleet.py \
+# What stands on Flower: its numbers, its grids, apps on Ray, and its own server and nodes.
+FLOWER := tests/wire/test_messages.py tests/server/test_grid.py tests/simulations/test_apps.py
+FLOWER_PROCESSES := tests/processes/test_stock_flower.py \
 	tests/simulations/test_ray.py::test_an_app_of_a_users_own
 
 .PHONY: demo federation test test-all test-processes newest golden lint types docs bench containers clean

@@ -106,7 +106,7 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
             reached[0] = max(reached[0], row["round"])
 
         run_deployed(
-            experiment, run, federation.server, control=federation.control, on_round=on_round,
+            experiment, run, federation.server, on_round=on_round,
             on_trouble=lambda line: say(f"{time.monotonic() - start:6.1f} s  {line}"),
         )  # fmt: skip
         seconds = time.monotonic() - start

@@ -98,7 +98,7 @@ def endure(folder: Path, rounds: int) -> dict[int, dict[str, Size]]:
 
         experiment = Experiment.from_config(settings(rounds))
         run_deployed(
-            experiment, folder / "run", federation.server, control=federation.control,
+            experiment, folder / "run", federation.server,
             on_round=on_round, on_trouble=print,
         )  # fmt: skip
     return found

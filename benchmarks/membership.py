@@ -219,7 +219,7 @@ def carry_out(
             while reached[0] < rounds:
                 run_deployed(
                     Experiment.from_config(settings(first, rounds)), run, federation.server,
-                    control=federation.control, on_round=on_round, on_trouble=stops.append,
+                    on_round=on_round, on_trouble=stops.append,
                 )  # fmt: skip
                 if happening.is_alive() or max(done.values(), default=0) > rounds - _AFTER:
                     rounds += _MORE
@@ -250,8 +250,8 @@ def _happen(
         node = folder / name
         return _insist(lambda: leave(read_node(node), node / "state"), over, say)
     elif event.kind == "revoke":
-        server, control = federation.server, federation.control
-        return _insist(lambda: remove_client(server, name, control=control), over, say)
+        server = federation.server
+        return _insist(lambda: remove_client(server, name), over, say)
     else:
         federation.cut(name)
         over.wait(event.seconds)

@@ -66,7 +66,7 @@ def measure(
                 memory[0] = sum(map(taken, others)) / clients
 
         run_deployed(
-            experiment, folder / "run", federation.server, control=federation.control,
+            experiment, folder / "run", federation.server,
             on_round=on_round,
         )  # fmt: skip
     rows = Run.open(folder / "run").rows()[2:]

@@ -17,7 +17,6 @@ from engram.client.hosts import Exchanging, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost
 from engram.client.node_queries import by_own_schema, kept_here, own_settings
 from engram.client.private_replies import Covers, RowCovers, covers_of, scores_of, withheld_scores
-from engram.client.reply_cache import Replies
 from engram.client.requests import Request, check_settings, check_source, round_of
 from engram.client.round_log import Exchanged, metrics_of, noted
 from engram.client.row_limits import admitted_rows
@@ -47,7 +46,6 @@ from engram.sites.encrypted_file import read_key
 from engram.sites.policy import UNLIMITED, Policy, keep_policy
 from engram.sites.privacy_account import Account
 from engram.sites.terms import count, request_of
-from engram.wire.bundle import bundle, bundled_size, is_bundled, unbundle
 from engram.wire.clock import now
 from engram.wire.roster import read_entry
 from engram.wire.wire import (
@@ -61,6 +59,7 @@ from engram.wire.wire import (
     SECONDS,
     TRAINING,
     config_of,
+    size_of,
     units_of,
 )
 
@@ -181,10 +180,8 @@ class _Node(NamedTuple):
     host: Host
     experiment: Experiment  # the settings that the host was opened with
     rows: Mapping[int, int] = {}  # numbers of training rows, by client
-    replies: Replies | None = None  # the last replies
     kind: Kind | None = None  # of its rows
     keeps: Callable[[RecordDict, RecordDict], None] | None = None  # keeps served slots for exports
-    scores: Replies | None = None  # the last answer to an evaluation, where it has noise
     covers: Covers | RowCovers | None = None  # under privacy by clients' own noise
     account: Account | None = None  # where the site sets a total
     policy: Policy = UNLIMITED
@@ -210,12 +207,10 @@ class _Node(NamedTuple):
 def _answer(
     message: Message, context: Context, answer: Callable[[_Node, Request], _Answered]
 ) -> Message:
-    bundled, start = is_bundled(message.content), time.perf_counter()
-    received, begun = bundled_size(message.content), False
+    start, received, begun = time.perf_counter(), size_of(message.content), False
     cost = _Answered(message)
     try:
         load_plugins()
-        message.content = unbundle(message.content)
         asked = _asked(message, context, received)
         begun = True
         cost = _reply(message, context, answer, asked)
@@ -223,8 +218,6 @@ def _answer(
     except EngramError as error:  # one line for the server, instead of Flower's traceback
         code = AWAITED if isinstance(error, Awaited) else REFUSED
         reply = Message(Error(code, str(error)), reply_to=message)
-    packed = reply.content if reply.has_content() else RecordDict()
-    packed = bundle(packed) if bundled else packed
     if "state" in context.node_config:  # else it is one of many nodes of a simulation
         try:
             name = in_run_config(context.run_config).get("method", FIRST)
@@ -232,15 +225,14 @@ def _answer(
             name = ""
         names = name, config_of(message.content).get(TRAINING)
         method, training = (one_line(str(name or "")) for name in names)
-        sizes = received, bundled_size(packed), time.perf_counter() - start
+        sent = size_of(reply.content) if reply.has_content() else 0
+        sizes = received, sent, time.perf_counter() - start
         exchanged = Exchanged(context.run_id, training, method, *sizes, *cost[1:3])
         folder = Path(str(context.node_config["state"])) / AUDIT
         visits = MODEL in config_of(message.content)
         trains = message.metadata.message_type == MessageType.TRAIN
         counts = begun and (trains or visits or cost.is_new)
         reply = noted(message, reply, exchanged, Audit(folder), counts=counts)
-    if reply.has_content():
-        reply.content = packed
     return reply
 
 
@@ -322,17 +314,11 @@ def _reply(
     if node.kind is not None and message.metadata.message_type != ROSTER_QUERY:
         kind = node.kind._replace(units=units_of(message.content))
         _note(folder, node.experiment, kind, config.data, context.run_id, node.data)
-    by_kind = {MessageType.TRAIN: node.replies, MessageType.EVALUATE: node.scores}
-    kept = by_kind.get(message.metadata.message_type)
-    before = kept.find(message) if kept else None
-    if counts is not None and before is None:
+    if counts is not None:
         counts(message)
-    answered = answer(node, Request(message, clients)) if before is None else _Answered(before)
-    if kept and before is None:
-        with contextlib.suppress(OSError):  # a repeated message is then answered again
-            kept.keep(message, answered.message)
+    answered = answer(node, Request(message, clients))
     if answered.message.has_content():
-        rules.check(rules.of_bytes(policy, received + bundled_size(answered.message.content)))
+        rules.check(rules.of_bytes(policy, received + size_of(answered.message.content)))
     return answered
 
 
@@ -362,11 +348,8 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     rows, covers = list(entry.clients.values()), covers_of(experiment)
     withheld = experiment.hides_rows or not policy.evaluate
     withholds = scores_of(experiment) if withheld else ()
-    noised = isinstance(covers, Covers) and not withholds
-    scores = Replies(folder, name="scores", key=key) if noised else None
     account = Account.of(config, policy, experiment, folder.name, rows)
-    node = _Node(host, experiment, entry.clients, Replies(folder, key=key), entry.kind, keeps)
-    node = node._replace(scores=scores, covers=covers, account=account)
+    node = _Node(host, experiment, entry.clients, entry.kind, keeps, covers=covers, account=account)
     return node._replace(policy=policy, withholds=withholds, data=data)
 
 

@@ -13,9 +13,9 @@ from engram.cohort.trainer.client_memory import Lent
 from engram.cohort.trainer.shared_tensors import packed, unpacked
 from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.guards.noise import simulated_noise
-from engram.link.flower import log_plainly
 from engram.settings.errors import EngramError, one_line
 from engram.settings.fingerprint import fingerprint, source_root
+from engram.settings.logs import log_plainly
 from engram.settings.plugins import VARIABLE, load_plugins
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def noted(
 
     What the audit cannot have is replaced by an error: nothing else leaves the site unnoted.
 
-    ``counts`` says whether it counts as a round of the day; both messages are unbundled.
+    ``counts`` says whether it counts as a round of the day.
     """
     fields = _fields(message, reply, exchanged)
     if fields is None:

@@ -1,16 +1,18 @@
 """The ServerApp: the same for Ray and for a network."""
 
 from logging import getLogger
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from engram.core.machine import keep_freed
-from engram.link.server.membership import membership_of
+from engram.link.server.membership import Membership
 from engram.server.app_start import opened
 from engram.server.grid import PatientGrid
 from engram.server.run import run
+from engram.settings.experiment import Experiment
 from engram.strategies import STRATEGIES
 
 _log = getLogger("flwr.engram")
@@ -28,18 +30,28 @@ def main(grid: Grid, context: Context) -> None:
         EngramError: If it cannot be run; logged in one line before it is raised.
     """
     with opened(grid, context) as (experiment, folder):
-        experiment.refuse_attack()
-        membership = membership_of(grid)
-        patient = PatientGrid(grid, least=experiment.least_clients, membership=membership)
-        if not patient.fixed:  # the parts of large replies come and go in each round
-            keep_freed(_KEPT, largest=_KEPT)
-        strategy = STRATEGIES[experiment.own.plug_in]
+        run_on_nodes(grid, experiment, folder)
 
-        def report(row: dict[str, Any]) -> None:
-            due = row["round"] == experiment.rounds or row["round"] % experiment.eval_every == 0
-            if due and (words := strategy.in_words(row)):
-                _log.info("round %d: %s", row["round"], words)
 
-        found = run(patient, experiment, folder, engine="flower", on_round=report)
+def run_on_nodes(
+    grid: Grid, experiment: Experiment, folder: Path, membership: Membership | None = None
+) -> None:
+    """Runs an experiment, or resumes it, and logs its rounds.
+
+    Raises:
+        EngramError: If it cannot be run.
+    """
+    experiment.refuse_attack()
+    patient = PatientGrid(grid, least=experiment.least_clients, membership=membership)
+    if not patient.fixed:  # the parts of large replies come and go in each round
+        keep_freed(_KEPT, largest=_KEPT)
+    strategy = STRATEGIES[experiment.own.plug_in]
+
+    def report(row: dict[str, Any]) -> None:
+        due = row["round"] == experiment.rounds or row["round"] % experiment.eval_every == 0
+        if due and (words := strategy.in_words(row)):
+            _log.info("round %d: %s", row["round"], words)
+
+    found = run(patient, experiment, folder, engine="flower", on_round=report)
     words, ms = strategy.in_words(found), found["ms-per-round"]
     _log.info("%s: %s, %.1f ms a round; recorded in %s", experiment.method, words, ms, folder)

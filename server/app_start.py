@@ -1,6 +1,5 @@
-"""The beginning of every ServerApp: its log, its plug-ins, its settings, its folder."""
+"""The beginning of every coordinator: its log, its plug-ins, its settings, its folder."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import getLogger
@@ -9,14 +8,13 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from engram.core.machine import end_with_parent
-from engram.link.flower import simulated
 from engram.link.node_config import run_folder
 from engram.runs.writer import Taken
 from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
 from engram.settings.logs import VERDICT, begin_log
 from engram.settings.plugins import load_plugins
+from engram.wire.messages import is_simulated
 
 _log = getLogger("flwr.engram")
 
@@ -29,17 +27,25 @@ def opened(grid: Grid, context: Context) -> Iterator[tuple[Experiment, Path]]:
         The settings, and the folder of the answer.
 
     Raises:
-        EngramError: It cannot be done, here or in what is done with these; logged in one line
-            before it is raised.
+        EngramError: As ``verdicts``.
     """
-    if not simulated(grid):
+    if not is_simulated(grid):
         begin_log()
-        if "--parent-pid" in sys.argv:  # of a SuperLink's child
-            end_with_parent()
-    try:
+    with verdicts():
         load_plugins()
         experiment = Experiment.from_run_config(context.run_config)
         yield experiment, run_folder(experiment, context.run_id)
+
+
+@contextmanager
+def verdicts() -> Iterator[None]:
+    """Logs an error in one line before it is raised, for whoever watches the run.
+
+    Raises:
+        EngramError: What is done in it cannot be done.
+    """
+    try:
+        yield
     except Taken as error:  # whoever watches the run goes on with the other coordinator
         _log.warning("%s", error)
         raise

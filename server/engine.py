@@ -12,7 +12,6 @@ from flwr.serverapp.strategy import Strategy
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.guards.presets import client_guards
-from engram.link.flower import Run
 from engram.link.server.membership import Membership
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
@@ -51,18 +50,18 @@ class Engine(Grid):
     trains: Callable[..., Round] | None = None
     evaluates: Callable[..., None] | None = None
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Any) -> None:
         self._run = run
         self.said: dict[int, Message] = {}
         self.costs: Row = {}
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         """Sets the run that the grid operates in."""
         self._run = run
 
     @property
-    def run(self) -> Run:
-        """The run that the grid operates in."""
+    def run(self) -> Any:
+        """The run that the grid operates in, of which a ``run_id`` is asked for alone."""
         return self._run
 
     def create_message(
@@ -84,6 +83,10 @@ class Engine(Grid):
     def on_line(self) -> set[int]:
         """Returns all online nodes, also those that cannot be asked now."""
         return {*self.get_node_ids()}
+
+    def names(self) -> dict[int, str]:
+        """Returns the names of online nodes that are registered by name; none chooses its own."""
+        return {node.node_id: node.name for node in self.get_nodes() if node.name}
 
     def excuse(self, node: int) -> str:
         """Returns why an online node is not asked, as the end of a sentence; "" if unknown."""

@@ -8,22 +8,20 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from engram.core.machine import let_go
 from engram.link.backoff import Pauses
-from engram.link.flower import CHUNK, PUSH_SESSION, SUPERLINK, ErrorCode, activations, simulated
-from engram.link.inbox import Limits, replies
 from engram.link.server.suspensions import Suspensions
 from engram.runs.progress import RunProgress
 from engram.runs.run import PROGRESS
 from engram.server.engine import Engine
-from engram.server.pending_messages import Asked, Exchange, has_code, opened, trained_for
-from engram.settings.errors import AWAITED, BUSY, UNFINISHED, UNUSABLE, few, one_line
+from engram.server.pending_messages import Asked, Exchange, has_code, trained_for
+from engram.settings.errors import AWAITED, BUSY, UNUSABLE, few, one_line
 from engram.settings.experiment import Experiment
-from engram.wire.bundle import bundle, bundled_size
-from engram.wire.mapped_arrays import let_go
-from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING
+from engram.wire.messages import GONE, SUPERLINK, is_simulated
+from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING, size_of
 
 if TYPE_CHECKING:
     from engram.link.server.membership import Membership
@@ -31,26 +29,21 @@ if TYPE_CHECKING:
 _log = getLogger("flwr.engram")
 
 _EAGER, _IDLE = 0.03, 0.5  # shortest and longest seconds between polls for replies
-_SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: _SPARE, and _TIMES the model's
-_SLOWEST = 50_000  # bytes a second that a node must at least transfer
-_SHORTEST = 15.0  # seconds that any reply may be in transit
-_PARTS = 100  # objects that a reply may consist of: _PARTS, and _TIMES the model's
-_TOGETHER = 8  # messages that are sent at once: nodes look for content as soon as headers are there
 _LOOK = 1.0  # seconds between polls of which nodes are online
 _SOON = 5.0  # seconds until a node that is busy is asked again
 _SILENT, _SLOW = 4.0, 60.0  # seconds until it is said which nodes are waited for: gone, at work
-_AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
 class PatientGrid(Engine):
     """Resends messages to nodes that restarted, and leaves out nodes that stay away.
 
     A node that was activated again has lost its message, so it is sent again; a node that handles
-    a message twice gives the same reply twice. A message lives as long as its round: later it is
-    neither delivered nor is its reply read. A node that missed a round, or whose reply is unusable,
-    is not in ``get_node_ids`` until it has answered a roster query, so that it cannot delay further
-    rounds; nor are nodes that ``Suspensions`` leaves out. Replies of nodes that ``membership`` bars
-    are dropped, and not waited for.
+    a message twice gives the same reply twice. (A grid that sends it again itself always reports
+    the same activation.) A message lives as long as its round: later it is neither delivered nor
+    is its reply read. A node that missed a round, or whose reply is unusable, is not in
+    ``get_node_ids`` until it has answered a roster query, so that it cannot delay further rounds;
+    nor are nodes that ``Suspensions`` leaves out. Replies of nodes that ``membership`` bars are
+    dropped, and not waited for.
 
     ``least`` is the number of clients whose replies are enough if all missing nodes are offline.
 
@@ -64,21 +57,18 @@ class PatientGrid(Engine):
         super().__init__(grid.run)
         self._grid = grid
         self.membership = membership
-        self.fixed = simulated(grid)
+        self.fixed = is_simulated(grid)
         self.joins = not self.fixed
         self.busy: dict[int, str] = {}  # what busy nodes say that they are doing
-        self._replies = replies(grid)
-        self._tells = hasattr(grid, "get_nodes")
         self._least = least
         self._activated: Mapping[int, str] = {}
         self._looked = -math.inf
         self._sent = 0
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
-        self._limits = _limits(_SPARE, _PARTS)
         self.suspensions = Suspensions()
         self.progress = RunProgress()  # one that keeps a file, once a run begins
         self._hosted: dict[int, list[int]] = {}  # each node's clients in its last message
-        self._gone: set[str] = set()  # messages that the SuperLink reports as deleted
+        self._gone: set[str] = set()  # messages that the grid reports as deleted
         self._absent: dict[int, Asked] = {}  # nodes that missed a round, and their roster queries
         self.enough = 0
         self._aloft: dict[str, Asked] = {}  # messages to train that later rounds wait for
@@ -114,17 +104,17 @@ class PatientGrid(Engine):
         return self._grid.pull_messages(message_ids)
 
     def get_nodes(self) -> Iterable[Any]:
-        """Returns the SuperLink's records of all online nodes, busy or not."""
+        """Returns the grid's records of all online nodes, busy or not."""
         return self._grid.get_nodes()
 
     def get_node_ids(self) -> Iterable[int]:
         """Returns the nodes that are online and free for this run."""
-        present = [*(self._look() if self._tells else self._grid.get_node_ids())]
+        present = [*self._look()]
         out = self.suspensions.current()
         missed = {n: self._absent[n] for n in present if n in self._absent and n not in out}
         silent = {asked.id: asked for n, asked in missed.items() if n not in self._again}
-        for sealed in self._arrived(silent):
-            asked, reply = silent[sealed.metadata.reply_to_message_id], opened(sealed)
+        for reply in self._arrived(silent):
+            asked = silent[reply.metadata.reply_to_message_id]
             node = asked.node
             del missed[node]
             if has_code(reply, BUSY):
@@ -164,7 +154,7 @@ class PatientGrid(Engine):
 
     def on_line(self) -> set[int]:
         """Returns all online nodes, busy or not."""
-        return set(self._look() if self._tells else self._grid.get_node_ids())
+        return set(self._look())
 
     def excuse(self, node: int) -> str:
         """Returns why a node is suspended or busy."""
@@ -180,7 +170,7 @@ class PatientGrid(Engine):
         Returns when all replies have come, or those of ``enough`` clients; when those of ``least``
         clients have and the other nodes are offline, or their sites have yet to approve; or when
         ``timeout`` seconds have passed. A node that is busy, or not approved, is asked again until
-        then. A reply that is too large, unreadable or incomplete is replaced by one with an error.
+        then.
         """
         start, self._sent = time.monotonic(), 0
         end = start + (timeout if timeout is not None else math.inf)
@@ -197,12 +187,10 @@ class PatientGrid(Engine):
         pauses.begin()
         while (waiting or busy) and time.monotonic() < end:
             time.sleep(min(pauses.next(), max(0.0, end - time.monotonic())))
-            # At the end, a reply that has been in transit for half of the round is given up.
-            patience = max(_SHORTEST, (end - start) / 2) if time.monotonic() >= end else math.inf
-            for sealed in self._arrived(waiting, patience):
-                asked = waiting.pop(sealed.metadata.reply_to_message_id)
-                received += self._weigh(sealed, asked.node)
-                reply, node = opened(sealed), asked.node
+            for reply in self._arrived(waiting):
+                asked = waiting.pop(reply.metadata.reply_to_message_id)
+                node = asked.node
+                received += self._weigh(reply, node)
                 if kind != ROSTER_QUERY and has_code(reply, BUSY, AWAITED):  # there, answers
                     self._note_busy(node, reply)
                     busy.append(asked)
@@ -284,44 +272,30 @@ class PatientGrid(Engine):
         return asked, kind
 
     def _weigh(self, reply: Message, node: int) -> int:
-        size = bundled_size(reply.content) if reply.has_content() else 0
+        size = size_of(reply.content) if reply.has_content() else 0
         self.progress.received(node, size)
         return size
 
     def _look(self) -> Mapping[int, str]:
         if time.monotonic() - self._looked > _LOOK:
-            self._activated, self._looked = activations(self._grid), time.monotonic()
+            nodes = self._grid.get_nodes()
+            self._activated = {node.node_id: node.last_activated_at for node in nodes}
+            self._looked = time.monotonic()
         return self._activated
 
     def _send(self, asked: list[Asked], end: float) -> dict[str, Asked]:
         left = end - time.monotonic()
-        joined: dict[int, list[ConfigRecord]] = {}
-        whole = [item.message.content for item in asked]
-        for message, clients, *_ in asked:
+        for message, *_ in asked:
             if left < math.inf:
                 message.metadata.ttl = max(left, 1.0)
             message.metadata.created_at = time.time()  # a message sent again needs a new id
-            arrays = sum(len(r) for r in message.content.values() if isinstance(r, ArrayRecord))
-            message.content = bundle(message.content, joined)
-            size = bundled_size(message.content)
+            size = size_of(message.content)
             self._sent += size
             self.progress.sent(message.metadata.dst_node_id, size)
-            self._allow(size * max(1, clients), arrays)
         # Before they are sent: a node that is activated meanwhile is asked again, and none missed.
         present = self._look()
-        messages = [item.message for item in asked]
-        for at in range(0, len(messages), _TOGETHER):
-            self._grid.push_messages(messages[at : at + _TOGETHER])
-        # Those of a simulation are handed over; others go without a copy of the model, and are
-        # bundled again if need be.
-        for message, content in [] if self.fixed else zip(messages, whole, strict=True):
-            message.content = content
+        self._grid.push_messages([item.message for item in asked])
         return {item.id: item._replace(activated=present.get(item.node, "")) for item in asked}
-
-    def _allow(self, size: int, arrays: int) -> None:
-        largest = max(self._limits.size, _SPARE + _TIMES * size)
-        parts = _PARTS + _TIMES * arrays + largest // CHUNK
-        self._limits = _limits(largest, max(self._limits.parts, parts))
 
     def _send_again(self, waiting: dict[str, Asked], end: float) -> dict[str, Asked]:
         self._look()
@@ -341,34 +315,21 @@ class PatientGrid(Engine):
         (asked,) = self._send([missed._replace(message=message)], math.inf).values()
         return asked
 
-    def _arrived(self, asked: Mapping[str, Asked], patience: float = math.inf) -> list[Message]:
-        """Returns the replies that have come, except errors that say that a node is away.
-
-        ``patience`` bounds the seconds that a reply may be in transit, if less than usual.
-        """
+    def _arrived(self, asked: Mapping[str, Asked]) -> list[Message]:
+        """Returns the replies that have come, except errors that say that a node is away."""
         found = []
-        limits = self._limits._replace(seconds=min(self._limits.seconds, patience))
-        for reply in self._replies(list(asked), limits):
+        for reply in self._grid.pull_messages([*asked]) if asked else ():
             name = reply.metadata.reply_to_message_id
-            if name in asked and self._was_away(reply, asked[name]):
+            if name in asked and _was_away(reply):
                 self._gone.add(name)
             elif name in asked:
                 found.append(reply)
         return found
 
-    def _was_away(self, reply: Message, asked: Asked) -> bool:
-        """Whether a reply is an error because its node went away: its message is sent again."""
-        if not reply.has_error():
-            return False
-        if reply.error.code == UNFINISHED:
-            return self._tells and self._look().get(asked.node) != asked.activated
-        # A node's own claim does not count: it could have the message resent for ever.
-        return reply.error.code in _AWAY and reply.metadata.src_node_id == SUPERLINK
-
     def _is_usable(self, reply: Message, asked: Asked) -> bool:
         """Whether a reply can be read; if not, its node has to answer a roster query first."""
         node = asked.node
-        if not reply.has_error() or reply.error.code not in (UNUSABLE, UNFINISHED):
+        if not has_code(reply, UNUSABLE):
             self.suspensions.note_good(node)
             return True
         self._absent[node] = self._question(asked)
@@ -384,8 +345,10 @@ class PatientGrid(Engine):
         return activated != asked.activated or asked.id in self._gone
 
     def _is_off_line(self, asked: Asked) -> bool:
-        return self._tells and asked.node not in self._activated
+        return asked.node not in self._activated
 
 
-def _limits(size: int, parts: int) -> Limits:
-    return Limits(size, parts, PUSH_SESSION + size / _SLOWEST)
+def _was_away(reply: Message) -> bool:
+    """Whether a reply is an error because its node went away: its message is sent again."""
+    # A node's own claim does not count: it could have the message resent for ever.
+    return has_code(reply, *GONE) and reply.metadata.src_node_id == SUPERLINK

@@ -4,9 +4,6 @@ from typing import NamedTuple, Self
 
 from flwr.app import Message
 
-from engram.link.flower import instead
-from engram.settings.errors import UNUSABLE, Refused
-from engram.wire.bundle import unbundle
 from engram.wire.wire import CLIENTS, COLUMNS, SECONDS, TRAINING, config_of, read_list
 
 
@@ -76,17 +73,6 @@ class Exchange(NamedTuple):
 def has_code(reply: Message, *codes: int) -> bool:
     """Whether a reply is an error with one of some codes."""
     return reply.has_error() and reply.error.code in codes
-
-
-def opened(reply: Message) -> Message:
-    """Unbundles a reply; returns an error in place of one that cannot be unbundled."""
-    if not reply.has_content():
-        return reply
-    try:
-        reply.content = unbundle(reply.content)
-    except Refused as error:
-        return instead(reply, UNUSABLE, str(error))
-    return reply
 
 
 def trained_for(reply: Message, latency: float) -> float:

@@ -300,10 +300,10 @@ class Attendance:
         absent, among = self.absent(), len(self.counted)
         there = among - len(absent)
         told = [f"{there} of {among} clients can take part, but {least} are needed"]
-        known, remedy = self._answers.in_words()
+        known, remedy = self._answers.in_words(), ""
         others = (e for e in self._answers.entries.values() if e.kind != self._kind)
         if absent.keys() - {client for entry in others for client in entry.clients}:
-            remedy = remedy or "start the missing nodes, or lower min-clients"
+            remedy = "start the missing nodes, or lower min-clients"
         if self._everyone and not self._grid.fixed and there:
             look = "engram run --check says what is wrong with their tables"
             remedy = f"{look}; min-clients={there} does without them"

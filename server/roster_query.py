@@ -7,10 +7,9 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from engram.link.flower import names
 from engram.server.engine import Engine
 from engram.server.pending_messages import has_code
-from engram.settings.errors import AWAITED, BUSY, REFUSED, UNFINISHED, UNUSABLE, few, one_line
+from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, few, one_line
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.wire.roster import NodeEntry, read_entry
@@ -18,7 +17,7 @@ from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SETTINGS, TRAINING
 
 _log = getLogger("flwr.engram")
 
-_SAID = (REFUSED, UNUSABLE, UNFINISHED)  # codes of errors that our own source reports
+_SAID = (REFUSED, UNUSABLE)  # codes of errors that our own source reports
 _TOLD = 10  # most nodes that a message names
 _GLANCE = 2.0  # seconds to wait for answers; later ones are found by the next call
 _DATA = 600.0  # the same in a simulation, whose nodes have to load their data first
@@ -62,7 +61,7 @@ class Answers:
         nodes = sorted(node for node in unknown if self._again.get(node, now) <= now)
         if not nodes:
             return False
-        self._names = {**self._names, **names(self._grid)}
+        self._names = {**self._names, **self._grid.names()}
         known = len(self.entries), len(self.refusals)
         for node, reply in self._replies(nodes):
             try:
@@ -165,18 +164,18 @@ class Answers:
         """Whether no other node can join: in a simulation, or once all registered nodes have."""
         if not self._grid.joins:
             return not self.silent
-        if self._membership is None or self._membership.insecure:
+        if self._membership is None:
             return False
         heard = self.entries.keys() | (self.refusals.keys() - self._busy)
         there = {self._membership.number(self._names.get(node, "")) for node in heard}
         return there.issuperset(self._membership.members()) and not self.silent
 
-    def in_words(self) -> tuple[str, str]:
-        """Describes the nodes that do not serve, and a remedy; either may be empty."""
+    def in_words(self) -> str:
+        """Describes the nodes that do not serve; "" if there is none."""
         nodes = [*self.refusals, *sorted(self.silent)]
         told = [f"{self.called(node)} {self.at_work(node)}" for node in nodes]
-        known, remedy = self._membership.known() if self._membership else ("", "")
-        return "; ".join(filter(None, [*told[:_TOLD], known])), remedy
+        known = self._membership.known(self._grid.on_line()) if self._membership else ""
+        return "; ".join(filter(None, [*told[:_TOLD], known]))
 
 
 def _read(reply: Message) -> NodeEntry:

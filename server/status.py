@@ -2,28 +2,25 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.link.credentials import read_server
-from engram.link.server.control import ask
-from engram.link.server.registration import names
+from engram.link.run import status
+from engram.link.server.registration import roll
 from engram.runs.run import took_part
-from engram.wire.counters import silence
-
-STARTER, FLEET = "superexec.alive", "fleet.alive"  # files in ``FLWR_HOME``, touched as they answer
 
 
 class Member(NamedTuple):
-    """A node that a SuperLink knows, or a client that is invited."""
+    """A member of a federation, a client that was one, or one that is invited."""
 
-    name: str  # its client, such as ``client-0``; empty if unknown
-    node_id: int  # its Flower node id; 0 if it is invited
-    # ``invited``, ``registered`` (it has never connected), ``online``, ``offline`` or
+    name: str  # such as ``client-0``
+    # ``invited``, ``registered`` (not on line since the server began), ``online``, ``offline``, or
     # ``unregistered`` (its key is refused for good).
     status: str
-    # When it got this status, in UTC, or until when it is invited; empty if it never connected.
-    since: str
+    since: str = ""  # when it got this status, in UTC, or until when it is invited; "" if unknown
+    at: str = ""  # what its node is at work on
 
 
 class ClientShare(NamedTuple):
@@ -36,29 +33,24 @@ class ClientShare(NamedTuple):
     reasons: dict[str, int]  # why it did not take part, and how often; also if it was not asked
 
 
-def members(folder: Path, *, control: str | None = None) -> list[Member]:
-    """Asks a federation's SuperLink for its nodes.
+def members(folder: Path, *, patience: float = 0.0) -> list[Member]:
+    """Asks a federation's server for its members' nodes.
+
+    ``patience`` is how many seconds to wait for a server that is still starting.
 
     Raises:
         Refused: If the folder is not in order.
-        RunStopped: If the SuperLink cannot be reached, or declines.
+        RunStopped: If the server does not answer.
     """
-    called = names(read_server(folder).folder)
-    answer = ask(folder, "supernode", "list", control=control, what="the nodes")
-    found = []
-    for node in answer["nodes"]:
-        times = {"online": "online-at", "offline": "offline-at", "unregistered": "deleted-at"}
-        number, status = int(node["node-id"]), str(node["status"])
-        when = str(node.get(times.get(status, ""), "N/A"))
-        found.append(Member(called.get(number, ""), number, status, "" if when == "N/A" else when))
-    return sorted(found)
-
-
-def silent_parts(folder: Path) -> str:
-    """Returns a line on the parts of a SuperLink without signs of life; "" if all show some."""
-    parts = {STARTER: "what starts runs", FLEET: "what nodes connect to"}
-    told = (silence(folder / "flwr" / p, f"no sign of life of {of}") for p, of in parts.items())
-    return "; ".join(filter(None, told))
+    folder = read_server(folder).folder
+    there = status(folder, patience=patience).members
+    found = {number: Member(f"client-{number}", "unregistered") for number in roll(folder).gone}
+    for name, member in there.items():
+        known = "online" if member.there else "offline" if member.since else "registered"
+        began = datetime.fromtimestamp(member.since, UTC)
+        since = f"{began:%Y-%m-%d %H:%M:%S}" if member.since else ""
+        found[int(name.removeprefix("client-"))] = Member(name, known, since, member.at)
+    return [member for _, member in sorted(found.items())]
 
 
 def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:

@@ -1,56 +1,70 @@
 """Runs an experiment on a deployed federation, even if its processes die.
 
-The ServerApp runs as a child of the SuperLink. This process submits it, watches the run's folder,
-and submits it again, from the last checkpoint, when it or the SuperLink has died.
+The run is a child of this process, which connects to the server on the same machine. This process
+watches the run's folder, and starts the run again, from the last checkpoint, when it has died.
 """
 
 import contextlib
+import hashlib
 import json
-import re
-import secrets
+import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from engram.link.server.control import Declined, ask, reason
-from engram.link.server.launch import flwr_command
-from engram.runs.run import Run
-from engram.runs.writer import RunWriter
-from engram.settings.errors import EngramError, RunStopped
+from engram.link.run import status
+from engram.runs.run import CONFIG, Run
+from engram.runs.writer import RunWriter, Taken
+from engram.settings.errors import EngramError, Refused, RunStopped, one_line
 from engram.settings.experiment import Experiment
+from engram.settings.files import is_locked, locked, refusing
 from engram.settings.logs import VERDICT, read_said
-from engram.settings.settings_files import run_config_table, to_toml
 
+RUN: Final = "engram.server.app:run_on_nodes"
+"""The work of a coordinator that runs an experiment."""
+
+# -P: nothing is imported from the working directory
+_COORDINATOR = (sys.executable, "-P", "-m", "engram.simulations.coordinator")
 _LOOK = 0.2  # seconds between looks at the run's folder
-_RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
+_RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is started again
 _FRUITLESS = 10  # attempts in a row without a new round, after which the run is given up
 _QUIET = 50.0  # seconds without a word or a round after which it is said that one is waited for
 _SAY = 30.0  # seconds after which it is said what a run waits for
+_STARTING = 10.0  # seconds that a server may take until it answers
+_ENDS = 10.0  # seconds that a coordinator may take to end
 
-_STARTED = re.compile(r"started run (\d+)")
-_HEAD: Final = """\
-[project]
-name = "engram"
-version = "{version}"
 
-[tool.uv]
-package = false
+def run_number(folder: Path) -> int:
+    """Returns the number of the run in a folder, which it keeps when it is resumed."""
+    return int(hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:15], 16)
 
-[tool.flwr.app]
-publisher = "engram"
 
-[tool.flwr.app.components]
-serverapp = "{serverapp}"
-clientapp = "engram.client.app:app"
+def _lock(server: Path, folder: Path) -> Path:
+    return server / f"run-{run_number(folder)}.lock"
 
-"""
+
+@contextlib.contextmanager
+def run_alone(server: Path, folder: Path) -> Iterator[None]:
+    """Keeps other coordinators of a run from its server.
+
+    Raises:
+        Taken: There is another one.
+    """
+    path = _lock(server, folder)
+    with refusing(f"{server} cannot be written into"):
+        try:
+            with locked(path):
+                yield
+                path.unlink(missing_ok=True)
+        except (BlockingIOError, FileNotFoundError) as error:
+            taken = f"{folder} is being run by another process at this moment"
+            raise Taken(taken) from error
 
 
 def run_deployed(
@@ -58,7 +72,6 @@ def run_deployed(
     folder: Path,
     server: Path,
     *,
-    control: str | None = None,
     patience: float = 300.0,
     on_round: Callable[[dict[str, Any]], None] = lambda row: None,
     on_trouble: Callable[[str], None] = lambda line: None,
@@ -68,22 +81,20 @@ def run_deployed(
 
     Args:
         experiment: The experiment.
-        folder: Where the run is recorded, on the machine of the SuperLink. A run that is already
-            in it is resumed.
+        folder: Where the run is recorded. A run that is already in it is resumed.
         server: The coordinator's folder of the federation.
-        control: HOST:PORT of the SuperLink's Control API.
-        patience: Seconds to wait for a SuperLink that does not answer.
+        patience: Seconds to wait for a server that does not answer.
         on_round: Called with each new round's metrics, and first with the last one's of a run that
             is resumed.
         on_trouble: Called with a line about each failure before the next attempt.
         on_word: Called with each warning of the coordinator as it comes, and with the run's number.
 
     Raises:
+        Refused: The server does not answer.
         RunStopped: The run stopped for a reason of its own, or no progress can be made.
     """
     folder, server = folder.absolute(), server.absolute()
-    wait, fruitless, heard, furthest = _RETRY, 0, time.monotonic(), _recorded(folder)
-    attempt: Attempt | None = None
+    wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
     with ExitStack() as stack:
 
         def row_came(row: dict[str, Any]) -> None:
@@ -92,33 +103,44 @@ def run_deployed(
             on_round(row)
 
         while not _finished(folder, experiment):
-            if _held(folder):  # by a coordinator that outlived the process that watched it
+            if _held(server, folder):  # by a coordinator that another process watches
                 quiet = _Quiet(on_word)
-                _watch(folder, row_came, partial(_goes_on_elsewhere, folder, quiet))
+                _watch(folder, row_came, partial(_goes_on_elsewhere, server, folder, quiet))
                 continue
-            if attempt is None or attempt.stop():  # else its coordinator may meet the next
-                attempt = Attempt(experiment, folder, server, control, on_word)
-                try:
-                    attempt.follow(row_came)
-                finally:
-                    attempt.end(finished=_finished(folder, experiment))
-                if _finished(folder, experiment):
-                    return
-                if attempt.verdict:
-                    raise RunStopped(attempt.verdict)
-                if _recorded(folder) > furthest:
-                    wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
-                elif attempt.run_id is not None:
-                    fruitless += 1
-                if attempt.run_id is not None:
-                    heard = time.monotonic()
-                if fruitless >= _FRUITLESS:
-                    raise RunStopped(f"{attempt.trouble}, {fruitless} times without a new round")
-            if time.monotonic() - heard > patience:
-                raise RunStopped(f"{attempt.trouble} (for {patience:g} s)")
+            await_server(server, on_word, patience)
+            attempt = Attempt(experiment, folder, server, on_word)
+            try:
+                attempt.follow(row_came, folder)
+            finally:
+                attempt.end(finished=_finished(folder, experiment))
+            if _finished(folder, experiment):
+                return
+            if attempt.verdict:
+                raise RunStopped(attempt.verdict)
+            fruitless += 1
+            if _recorded(folder) > furthest:
+                wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
+            if fruitless >= _FRUITLESS:
+                raise RunStopped(f"{attempt.trouble}, {fruitless} times without a new round")
             on_trouble(f"{attempt.trouble}; going on in {wait:.0f} s")
             time.sleep(wait)
             wait = min(_LONGEST, 2 * wait)
+
+
+def await_server(server: Path, on_word: Callable[[str], None], patience: float = _STARTING) -> None:
+    """Waits for a server's answer; says so if that takes long.
+
+    Raises:
+        Refused: It does not answer.
+    """
+    soon = min(_STARTING, patience)
+    try:
+        status(server, patience=soon)
+    except Refused as error:
+        if soon == patience:
+            raise
+        on_word(f"waiting for the server: {error}")
+        status(server, patience=patience - soon)
 
 
 class _Quiet:
@@ -138,64 +160,54 @@ class _Quiet:
             self._on_word(f"waiting for {awaited}")
 
 
-def _goes_on_elsewhere(folder: Path, quiet: _Quiet) -> bool:
+def _goes_on_elsewhere(server: Path, folder: Path, quiet: _Quiet) -> bool:
     quiet.look(f"another process that runs {folder}", _SAY)
-    return _held(folder)
+    return _held(server, folder)
 
 
 class Attempt:
-    """One submission of a run, and its outcome."""
+    """One coordinator of a run, or of a question to nodes, and its outcome.
+
+    Attributes:
+        verdict: Why the coordinator itself has stopped; "" if it has not.
+        trouble: How it ended, if neither with a verdict nor with all of its work.
+    """
 
     def __init__(
         self,
         experiment: Experiment,
         folder: Path,
         server: Path,
-        control: str | None,
         on_word: Callable[[str], None] = lambda line: None,
         *,
-        serverapp: str = "engram.server.app:app",
+        work: str = RUN,
     ) -> None:
         self._on_word, self._quiet = on_word, _Quiet(on_word)
-        self._folder = folder
-        self._server, self._control = server, control
-        begun = (folder / "config.json").is_file()
-        place = {"resume": str(folder), "out": ""} if begun else {"resume": "", "out": str(folder)}
-        settings = experiment.to_config() | place
-        # A unique name: another run may be submitted at the same time.
-        self._config = server / "flwr" / f"run-{secrets.token_hex(8)}.toml"
-        self._app = TemporaryDirectory(prefix="app-", dir=server / "flwr")
-        write_app(Path(self._app.name), serverapp)
-        words = ("run", self._app.name, "--stream", "--run-config", str(self._config))
-        launch = flwr_command(server, *words, control=control)
-        self._config.write_bytes(to_toml({"engram": json.dumps(settings)}))
-        self.run_id: int | None = None
-        self._awaited = "the SuperLink to take the run"
-        self.verdict = ""  # why the coordinator itself stopped the run
-        self.trouble = "the SuperLink did not take the run"
-        self._said: list[str] = []
+        self._server = server
+        self._awaited = "the run's coordinator"
+        self.verdict = self.trouble = self._last = ""
+        on_word(f"run {run_number(folder)}: its coordinator is starting")
         self._process = subprocess.Popen(
-            launch.argv,
-            # Paths are not broken, and lines come as they are said.
-            env=launch.env | {"COLUMNS": "400", "PYTHONUNBUFFERED": "1"},
-            cwd=launch.cwd,
-            stdin=subprocess.DEVNULL,
+            [*_COORDINATOR, str(server), str(folder), work],
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},  # lines come as they are said
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C reaches only us
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as settings:
+            json.dump(experiment.to_config(), settings)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._said = [*self._said[-20:], line]
-            if match := _STARTED.search(line):
-                self.run_id = int(match[1])
-                self._on_word(f"run {self.run_id}: its coordinator is starting")
-                self._awaited = f"the run's coordinator: see `engram doctor {self._server}`"
+            if line.strip():
+                self._last = line
             if (said := read_said(line)) is not None:
                 self._awaited = ""  # from now on the coordinator says whom it waits for
                 self._quiet.news()
@@ -213,66 +225,39 @@ class Attempt:
             usual = "a round, which may take so long: else see"
             self._quiet.look(f"{usual} `engram doctor {self._server}`", _QUIET)
 
-    def await_file(self, path: Path) -> None:
-        """Returns when a file is there, or the run has ended without it."""
-        while self._process.poll() is None and not self.verdict and not path.is_file():
-            self._look()
-            time.sleep(_LOOK)
-        if not path.is_file():
-            self._conclude()
+    def _goes_on(self) -> bool:
+        self._look()
+        return self._process.poll() is None and not self.verdict
 
-    def follow(self, on_round: Callable[[dict[str, Any]], None]) -> None:
-        """Returns when the run has ended, or the process that ran it has died."""
-        alive = False
+    def await_end(self) -> None:
+        """Returns when it has ended."""
+        while self._goes_on():
+            time.sleep(_LOOK)
+
+    def follow(self, on_round: Callable[[dict[str, Any]], None], folder: Path) -> None:
+        """Returns when the run has ended, or its process has died."""
 
         def row_came(row: dict[str, Any]) -> None:
             self._quiet.news()
             on_round(row)
 
-        def goes_on() -> bool:
-            nonlocal alive
-            self._look()
-            died, alive = alive and not _held(self._folder), _held(self._folder)
-            return self._process.poll() is None and not self.verdict and not died
-
-        _watch(self._folder, row_came, goes_on)
-        if self._process.poll() is None:
-            self._reader.join(timeout=1)  # its last words may not be read yet
-            self.trouble = "the coordinator died"
-            return
-        self._conclude()
-
-    def _conclude(self) -> None:
-        self._reader.join(timeout=5)
-        if self.run_id is not None:
-            self.trouble = "the SuperLink or the coordinator died"
-        elif self._said:
-            self.trouble = f"the SuperLink did not take the run: {reason(''.join(self._said))}"
+        _watch(folder, row_came, self._goes_on)
 
     def end(self, *, finished: bool) -> None:
-        """Ends all processes of this attempt."""
-        self._config.unlink(missing_ok=True)
-        self._app.cleanup()
-        if finished:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=15)
-        if self._process.poll() is None:
-            self._process.terminate()
+        """Ends the process, at once if it is not to finish by itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if finished or self.verdict:
+                self._process.wait(_ENDS)
+        self._process.terminate()
+        try:
+            self._process.wait(_ENDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
             self._process.wait()
-        self._over = finished or self.run_id is None or self._process.returncode == 0
-        self.stop()
-
-    def stop(self) -> bool:
-        """Stops the run, so that no coordinator begins or goes on; returns whether that is sure."""
-        if not self._over:
-            try:
-                ask(self._server, "stop", str(self.run_id), control=self._control, what="the run")
-                self._over = True
-            except Declined as error:  # it is over already; without a number, something else failed
-                self._over = bool(error.codes)
-            except RunStopped as error:
-                self.trouble = str(error)
-        return self._over
+        self._reader.join(timeout=5)
+        said = read_said(self._last)
+        last = one_line(said.message if said else self._last.strip())
+        self.trouble = "the coordinator died" + (f": {last}" if last else "")
 
 
 def _watch(
@@ -290,8 +275,8 @@ def _watch(
                 reported = row["round"]
 
 
-def _held(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and Run(folder).held
+def _held(server: Path, folder: Path) -> bool:
+    return is_locked(_lock(server, folder)) or ((folder / CONFIG).is_file() and Run(folder).held)
 
 
 def _finished(folder: Path, experiment: Experiment) -> bool:
@@ -304,12 +289,3 @@ def _finished(folder: Path, experiment: Experiment) -> bool:
 def _recorded(folder: Path) -> int:
     rows = Run(folder).rows()
     return int(rows[-1]["round"]) if rows else -1
-
-
-def write_app(folder: Path, serverapp: str = "engram.server.app:app") -> None:
-    """Writes Flower's app to a folder: its components, and the keys of its run config.
-
-    The source's own ``pyproject.toml`` is for users of `flwr run .`; an installed package has none.
-    """
-    head = _HEAD.format(version=version("engram"), serverapp=serverapp)
-    (folder / "pyproject.toml").write_text(head + run_config_table(), encoding="utf-8")

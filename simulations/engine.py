@@ -15,11 +15,11 @@ from engram.cohort.trainer.workers import Workers, warn_alone
 from engram.core.streams import Stream, generator
 from engram.guards.noise import simulated_noise
 from engram.guards.presets import client_guards
-from engram.link.flower import log_plainly
 from engram.server.run import run
 from engram.settings.conflicts import combines
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from engram.settings.logs import log_plainly
 from engram.settings.network import NetworkMethod
 from engram.simulations.grid import InProcessGrid
 from engram.simulations.in_process import Direct

@@ -9,14 +9,13 @@ from flwr.app import Error, Message, MessageType
 
 from engram.client.hosts import Exchanging, Host
 from engram.client.requests import Request
-from engram.link.flower import local_run, name_message
 from engram.server.engine import Engine
 from engram.settings.errors import REFUSED, EngramError
 from engram.simulations.in_process import Direct
+from engram.wire.messages import RAISED, local_run, name_message
 from engram.wire.wire import ROSTER_QUERY, SECURE_QUERY
 
 _log = getLogger("flwr.engram")
-_CLIENT_APP_RAISED = 2  # Flower's code for an exception in a ClientApp
 
 
 class InProcessGrid(Engine):
@@ -86,10 +85,10 @@ class InProcessGrid(Engine):
             if kind in answers:
                 return answers[kind](requests)
             reason = f"no function is registered for messages of type {kind}"
-            wrong = Error(_CLIENT_APP_RAISED, reason)
+            wrong = Error(RAISED, reason)
         except EngramError as error:
             wrong = Error(REFUSED, str(error))
         except Exception as error:  # the strategy decides about clients' errors
             _log.debug("the client side raised", exc_info=error)
-            wrong = Error(_CLIENT_APP_RAISED, str(error) or repr(error))
+            wrong = Error(RAISED, str(error) or repr(error))
         return [Message(wrong, reply_to=r.message) for r in requests]

@@ -80,18 +80,17 @@ def _in_haste(monkeypatch):
 @pytest.fixture(autouse=True)
 def _as_found(monkeypatch):
     """Undoes what a test leaves in the process: who it is to Flower, and how it logs."""
-    from flwr.common.logger import console_handler
     from flwr.supercore.task_identity import TaskIdentity
 
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, getattr(TaskIdentity, name))
     loggers = [logging.getLogger(name) for name in ("flwr", "flwr.engram")]
-    levels = [logger.level for logger in loggers]
+    logged = [(logger.level, [*logger.handlers]) for logger in loggers]
     yield
-    vars(console_handler).pop("format", None)  # of engram/settings/logs.py
     os.environ.pop("ENGRAM_LOG", None)
-    for logger, level in zip(loggers, levels, strict=True):
+    for logger, (level, handlers) in zip(loggers, logged, strict=True):
         logger.setLevel(level)
+        logger.handlers = handlers
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 def afresh():
     """A node that has answered nothing."""
     from engram.client import app
-    from engram.link.flower import local_run
+    from engram.wire.messages import local_run
 
     local_run()
     app._node.cache_clear()

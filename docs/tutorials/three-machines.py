@@ -8,19 +8,14 @@
 # ## Keys
 #
 # `init-federation` makes a certificate authority, a certificate for the server, and a folder with a key
-# for each client. (We look for free ports first; on a server you would leave these options out.)
+# for each client. (We look for a free port first; on a server you would choose one, such as 9092.)
 
 # %%
 import socket
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-fleet, control = (f"127.0.0.1:{free_port()}" for _ in range(2))
+with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 # %%
@@ -34,13 +29,13 @@ def terminal(command):
     done.check_returncode()
 
 
-terminal(f"engram init-federation fed --clients 3 --superlink {fleet}")
+terminal(f"engram init-federation fed --clients 3 --superlink {address}")
 
 # %% [markdown]
 # ## Start
 #
-# The *SuperLink* is where clients connect; a *node* is a client. Each gets a log of its own.
-# `register` lets the clients' keys in: a node whose key is not registered is refused.
+# The *server* is where nodes connect; a *node* is a client. Each gets a log of its own. The server lets in
+# whose public key is in `fed/server/clients`.
 
 # %%
 import time
@@ -54,13 +49,7 @@ def start(name, command):
     processes.append(process)
 
 
-start("superlink", f"engram superlink fed/server --fleet {fleet} --control {control}")
-host, port = control.split(":")
-with socket.socket() as probe:
-    while probe.connect_ex((host, int(port))):  # until it listens
-        assert processes[0].poll() is None, open("superlink.log").read()
-        time.sleep(0.5)
-terminal(f"engram register fed/server --control {control}")
+start("server", "engram superlink fed/server")
 for number in range(3):
     start(f"client-{number}", f"engram node fed/client-{number}")
 
@@ -72,7 +61,7 @@ until = time.monotonic() + 60
 while open("client-0.log").read().count("connected") < 1 and time.monotonic() < until:
     time.sleep(0.5)
 time.sleep(2)
-terminal(f"engram status fed/server --control {control}")
+terminal("engram status fed/server")
 
 # %% [markdown]
 # ## Run
@@ -90,7 +79,7 @@ settings = {
     "partition": "iid",
 }
 given = " ".join(f"--set {key}={value}" for key, value in settings.items())
-terminal(f"engram run ditto --federation fed/server --control {control} {given} --out runs/fed")
+terminal(f"engram run ditto --federation fed/server {given} --out runs/fed")
 
 # %% [markdown]
 # Who took part, and what did it cost?

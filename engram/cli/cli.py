@@ -111,16 +111,16 @@ engram init-federation fed --clients 3 --host fl.example.org
 engram init-federation north --join invitation
 engram superlink fed/server
 engram superlink fed/server --fleet 0.0.0.0:9092
-engram register fed/server
 engram register fed/server north/request
+engram register fed/server north/request south/request
 engram remove fed/server client-1
-engram remove fed/server client-1 --control 127.0.0.1:8000
+engram remove fed/server 3
 engram withdraw NAME 3
 engram withdraw NAME client-1 --federation fed/server --out runs/without-1
 engram renew fed/server
 engram renew fed/server --address fl.example.org:9092
 engram stop fed/server
-engram stop fed/server --control 127.0.0.1:8000
+engram stop fed/server RUN
 engram status fed/server
 engram status fed/client-0 --json
 engram schema fed/server --target outcome

@@ -30,7 +30,7 @@ _COUNTED: Final = {
     "absent_clients": "Clients without a part in them, summed over rounds",
     "sent_bytes": "Bytes sent to nodes",
     "received_bytes": "Bytes received from nodes",
-    "failures": "Failures of the coordinator or the SuperLink, after which the run went on",
+    "failures": "Failures of the coordinator, after which the run went on",
 }
 
 
@@ -55,14 +55,13 @@ def federation(
     err.print(f"starting a SuperLink and {clients} nodes; logs in {place}/logs", soft_wrap=True)
     _ = work.STRATEGIES  # slow to import: before there are processes to stop
     with LoopbackFederation(place, clients=clients, options=options) as there:
-        _follow(experiment, folder / "run", there.server, there.control, "run it anew")
+        _follow(experiment, folder / "run", there.server, "run it anew")
     show_found(folder / "run", as_json)
 
 
 def run_on(
     overrides: Mapping[str, Any],
     federation: Path,
-    control: str | None,
     out: Path | None,
     resume: str | None,
     as_json: bool,
@@ -79,7 +78,7 @@ def run_on(
         experiment = Experiment.from_config({**settings, **overrides})
         Run.open(folder).check_resumable(experiment, engine="flower")
     again = f"engram run --federation {federation} --out {folder}"
-    _follow(experiment, folder, federation, control, again, metrics_port)
+    _follow(experiment, folder, federation, again, metrics_port)
     show_found(folder, as_json)
 
 
@@ -120,7 +119,6 @@ def _follow(
     experiment: Experiment,
     folder: Path,
     server: Path,
-    control: str | None,
     again: str,
     metrics_port: int = 0,
 ) -> None:
@@ -145,9 +143,8 @@ def _follow(
             report(row)
 
         what = experiment, folder, server
-        run_deployed(*what, control=control, on_round=count, on_trouble=trouble, on_word=tell)
+        run_deployed(*what, on_round=count, on_trouble=trouble, on_word=tell)
 
-    tell(f"submitting the run to the SuperLink of {server}")
     run_all({folder: experiment}, execute, again, at_once=True)
     for line in _without_a_part(Run.open(folder).rows()):
         tell(line)

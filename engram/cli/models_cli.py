@@ -13,7 +13,7 @@ from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.console import table_of
 from engram.cli.deployed_cli import for_server
-from engram.cli.options import Control, Format, Json, RunName, argument, flag, option
+from engram.cli.options import Format, Json, RunName, argument, flag, option
 from engram.runs.run_places import find_run
 from engram.settings.errors import Refused, say
 
@@ -117,7 +117,6 @@ def predict(
 def evaluate(
     models: Annotated[list[Path], argument("MODEL...", "Folders of exported models.")],
     federation: Annotated[Path, option("SERVER_FOLDER", "The folder `server` of a federation.")],
-    control: Control = None,
     as_json: Json = False,
 ) -> None:
     """Score exported models at all sites of a federation, on their own test rows.
@@ -130,8 +129,9 @@ def evaluate(
     for folder in folders:
         work.given_model(folder)  # refused here, before anybody is asked
     question = {work.MODELS: json.dumps({"folders": folders})}
-    app = "engram.sites.evaluate_at_sites:app"
-    text = work.answer_of_nodes(app, question, work.SCORES, experiment, federation, control)
+    text = work.answer_of_nodes(
+        "engram.sites.evaluate_at_sites:ask", question, work.SCORES, experiment, federation
+    )
     found = [work.Visited(**each) for each in json.loads(text)]
     if as_json:
         print(json.dumps([each._asdict() for each in found]))

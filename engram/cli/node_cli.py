@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shlex
 import shutil
 import signal
@@ -30,11 +29,11 @@ from engram.cli.options import (
 )
 from engram.cli.site_cli import state_of
 from engram.data.source import Source
-from engram.link.addresses import direct, parse_address
 from engram.link.console import console
 from engram.link.credentials import NodeCredentials, read_node
-from engram.link.node.node import check_there, only_one, run_node, run_together
-from engram.link.node.node import leave as give_up_key
+from engram.link.node.errands import check_there
+from engram.link.node.errands import leave as give_up_key
+from engram.link.node.node import only_one, run_node, run_together
 from engram.settings.errors import Refused, say
 from engram.settings.fields import wrong_values
 from engram.settings.files import refusing, replace_file
@@ -137,7 +136,7 @@ def node(
     runs, most = dict[str, Callable[[], None]](), int(max_message * 2**20)
     serve = partial(run_node, metrics_port=metrics_port, forked=len(folders) > 1, stop=stop)
     for folder, (credentials, config) in zip(folders, nodes, strict=True):
-        _tell(folder, credentials, policy)
+        _tell(credentials, policy or folder)
         where = Path(config["state"])
         runs[str(folder)] = partial(serve, credentials, where, config, max_message=most)
     run_together(runs)
@@ -153,8 +152,7 @@ def _set_up(
         "num-partitions": credentials.num_partitions,
         "state": str((state or folder / "state").absolute()),
         "policy": str((policy or folder).absolute()),
-        "asked-by": f"{credentials.superlink}, "
-        + ("insecure" if credentials.insecure else "by its certificate"),
+        "asked-by": f"{credentials.superlink}, by its certificate",
         "identity": str(folder.absolute()),
         **own,
     }
@@ -169,30 +167,18 @@ def _set_up(
     return credentials, config
 
 
-def _tell(folder: Path, credentials: NodeCredentials, policy: Path | None) -> None:
-    _log.info(
-        "policy: %s", policy_file(policy or folder) or "none of its own, so that defaults hold"
-    )
-    if credentials.insecure:
-        _log.warning(
-            "this federation is insecure: anyone between this machine and %s can read and change "
-            "what is sent",
-            credentials.superlink,
-        )
-    superlink = parse_address(credentials.superlink, "superlink")
-    os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them
+def _tell(credentials: NodeCredentials, policy: Path) -> None:
+    _log.info("policy: %s", policy_file(policy) or "none of its own, so that defaults hold")
     _log.info("connecting to the SuperLink at %s", credentials.superlink)
 
 
 @app.command()
-def leave(folder: Site, state: State = None) -> None:
+def leave(folder: Site) -> None:
     """Leave a federation: this client's key is refused, and no run counts on it."""
     credentials = read_node(folder)
-    superlink = parse_address(credentials.superlink, "superlink")
-    os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them
-    give_up_key(credentials, (state or folder / "state").absolute())
+    give_up_key(credentials)
     say(
-        f"client-{credentials.partition_id}: its key is refused from now on",
+        f"{credentials.name}: its key is refused from now on",
         f"Its memories stay here, until: engram memory forget {shlex.quote(str(folder))}",
     )
 

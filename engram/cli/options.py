@@ -10,7 +10,6 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from engram.cli.console import out as console
-from engram.link.addresses import CONTROL
 from engram.runs.run_places import new_folder
 from engram.settings.base import GROUPS
 from engram.settings.fields import Settings, key_of, range_of, searched_range
@@ -114,9 +113,6 @@ Json = Annotated[bool, flag("--json", "End standard output with one line of JSON
 RunName = Annotated[str, argument("RUN", "Its folder, or its name in runs/.")]
 Runs = Annotated[Path, argument("[FOLDER]", "Default: runs.")]
 Server = Annotated[Path, argument("SERVER_FOLDER", "The folder `server` of a federation.")]
-Control = Annotated[
-    str | None, option("HOST:PORT", f"Its SuperLink's Control API; default {CONTROL}.")
-]
 Port = Annotated[int, option("PORT", "Serve /metrics and /healthz on this machine alone.", min=0)]
 Methods = Annotated[
     list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")

@@ -65,7 +65,6 @@ def run(
             "Run on the nodes of a deployed federation, and go on with the run in --out.",
         ),
     ] = None,
-    control: options.Control = None,
     check: Annotated[
         bool, flag("--check", "With --federation: say who can take part, and train nothing.")
     ] = False,
@@ -93,9 +92,9 @@ def run(
         if check:
             if resume is not None or out is not None:
                 raise Refused("--check excludes --out and --resume: it writes nothing")
-            check_on(overrides, federation, control)
+            check_on(overrides, federation)
             return
-        run_on(overrides, federation, control, out, resume, as_json, metrics_port)
+        run_on(overrides, federation, out, resume, as_json, metrics_port)
         return
     if check:
         raise Refused("--check needs --federation SERVER_FOLDER, whose sites it asks")

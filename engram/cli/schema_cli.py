@@ -28,7 +28,7 @@ _MOST_SHOWN: Final = 200  # columns
 app = typer.Typer()
 
 
-def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None) -> None:
+def check_on(overrides: Mapping[str, Any], federation: Path) -> None:
     """Shows who could take part in a run on a deployed federation, and trains nothing.
 
     For its arguments and errors see ``deployed_cli.run_on``.
@@ -37,7 +37,7 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
         SystemExit: Some site could not; status 1.
     """
     experiment = for_server(overrides, federation)
-    found = work.survey_deployed(experiment, federation, control, check=True)
+    found = work.survey_deployed(experiment, federation, check=True)
     told = work.checked(found, experiment)
     rows = found.rows or {}
     for client, count in sorted(rows.items()):
@@ -76,7 +76,6 @@ def schema(
     save: Annotated[
         Path | None, option("FILE", "Write a table's schema to a file.", "--out")
     ] = None,
-    control: options.Control = None,
 ) -> None:
     """Have sites agree on their tables' columns, or describe a table.
 
@@ -105,7 +104,7 @@ def schema(
         raise Refused("--target must name the column to predict, such as --target outcome")
     given = dict(overrides) if target is None else {"target-column": targets[0]} | overrides
     experiment = for_federation(given, read_server(server).settings.clients)
-    found = work.survey_deployed(experiment, server, control)
+    found = work.survey_deployed(experiment, server)
     settings, told = work.agreed(found, overrides, targets, union=union)
     _tell(told)
     _show_columns(found, settings)
@@ -126,7 +125,6 @@ def schema(
 def statistics(
     server: options.Server,
     as_csv: Annotated[bool, flag("--csv", "Print the table as CSV, and nothing else.")] = False,
-    control: options.Control = None,
 ) -> None:
     """Show columns of all sites' tables: rows, missing values, means and quantiles.
 
@@ -134,7 +132,7 @@ def statistics(
     demands.
     """
     experiment = for_federation({}, read_server(server).settings.clients)
-    found = work.survey_deployed(experiment, server, control)
+    found = work.survey_deployed(experiment, server)
     rows = [[("" if x is None else str(x)) for x in row] for row in work.statistics(found.named)]
     for client, why in found.silent.items():
         err.print(f"client-{client}: {one_line(why)}", markup=False, soft_wrap=True)

@@ -90,8 +90,6 @@ def asked_by(folder: Path) -> str:
         Refused: The client's folder is not in order.
     """
     credentials = read_node(folder)
-    if credentials.insecure:
-        return f"anybody: this federation is insecure, and {credentials.superlink} proves nothing"
     return (
         f"the SuperLink at {credentials.superlink}, by its certificate; which person there, "
         "nothing proves"

@@ -1,7 +1,7 @@
 """The coordinator's subcommands: a federation's folder, its SuperLink, its clients."""
 
+import asyncio
 import contextlib
-import os
 import shlex
 import signal
 import sys
@@ -12,29 +12,30 @@ from typing import Annotated
 
 import typer
 
-from engram.cli.options import Control, Port, Server, argument, flag, option
+from engram.cli.options import Port, Server, argument, flag, option
 from engram.guards.secure.registry import REGISTRY
 from engram.link.addresses import Address, check_host
 from engram.link.credentials import read_server
+from engram.link.run import status
 from engram.link.server.certificates import DAYS
+from engram.link.server.exchange import COUNTED
+from engram.link.server.hub import Server as Hub
+from engram.link.server.hub import serve_until_stopped
 from engram.link.server.identity import add_client, init_federation, new_client_key, sign_registry
 from engram.link.server.invitations import admit, invite, join
-from engram.link.server.launch import (
-    MOST_REPLY,
-    check_free,
-    superlink_addresses,
-    superlink_command,
-    warnings,
-)
+from engram.link.server.launch import check_free, listening_address, warnings
+from engram.link.server.live_files import Roll, announcements, server_credentials
 from engram.link.server.registration import remove_client, roll
 from engram.link.server.renewal import move_node, renew_server
 from engram.runs.folders import changing
 from engram.server.stopping import stop_run
 from engram.settings.errors import Refused, few_names, say
-from engram.settings.logs import VARIABLE
+from engram.settings.logs import begin_log
+from engram.wire.counters import Counters, serve_counters
 
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092
+_MOST_REPLY = 1024  # MiB that a client's reply may have unless a server is told otherwise
 
 app = typer.Typer()
 
@@ -120,38 +121,33 @@ def start(
             "interfaces unless the clients are on this machine.",
         ),
     ] = None,
-    control: Control = None,
-    open_control: Annotated[
-        bool,
-        flag(
-            "--open-control",
-            "Let anyone who can connect to --control run programs here as you, including "
-            "other users of this machine; by default only you and root may use it.",
-        ),
-    ] = False,
     max_reply: Annotated[
         int, option("MIB", "Largest size of a client's reply.", min=1)
-    ] = MOST_REPLY,
-    log_json: Annotated[
-        bool, flag("--log-json", "Log lines of JSON, the coordinator's as well.")
-    ] = False,
+    ] = _MOST_REPLY,
+    log_json: Annotated[bool, flag("--log-json", "Log lines of JSON.")] = False,
     metrics_port: Port = 0,
 ) -> None:
-    """Start a federation's SuperLink, to which its clients and its users connect."""
+    """Start a federation's server: clients connect to it, and runs on this machine."""
     credentials = read_server(server)
-    launch = superlink_command(
-        server, fleet=fleet, control=control, open_control=open_control, max_reply=max_reply
-    )
-    at = superlink_addresses(credentials, fleet=fleet, control=control)
-    check_free(at.fleet, "--fleet")
-    check_free(at.control, "--control")
-    for line in warnings(credentials, at, open_control=open_control):
+    at = listening_address(credentials, fleet)
+    check_free(at, "--fleet")
+    begin_log(as_json=log_json)
+    for line in warnings(credentials):
         _log.warning(line)
-    name = credentials.settings.federation
-    say(f"SuperLink of {name}: clients at {at.fleet}, users at {at.control}")
-    os.chdir(launch.cwd)
-    env = launch.env | ({VARIABLE: "json"} if log_json else {})
-    os.execve(launch.argv[0], [*launch.argv, "--metrics-port", str(metrics_port)], env)
+    folder, counters = credentials.folder, Counters(COUNTED)
+    serve_counters(counters, metrics_port, lambda: _silence(folder))
+    what = folder, Roll(folder), server_credentials(folder), announcements(folder)
+    hub = Hub(*what, most_reply=max_reply * 2**20, counters=counters)
+    say(f"SuperLink of {credentials.settings.federation}: clients at {at}")
+    asyncio.run(serve_until_stopped(hub, str(at)))
+
+
+def _silence(folder: Path) -> str:
+    try:
+        status(folder)
+    except Refused as error:
+        return str(error)
+    return ""
 
 
 @app.command()
@@ -161,7 +157,7 @@ def register(
         list[Path] | None, argument("[REQUEST]...", "Sites' requests to be admitted.")
     ] = None,
 ) -> None:
-    """Admit sites that were invited, by their requests; without any, list the members."""
+    """Admit invited sites by their requests; without any, list the members."""
     for request in requests or ():
         name, fingerprint = admit(server, request)
         say(f"{name} is a member: its key is {fingerprint}")
@@ -236,10 +232,9 @@ def stop(
         str | None,
         argument("[RUN]", "Number of the run, as `engram run` says; default: the only one."),
     ] = None,
-    control: Control = None,
 ) -> None:
     """Stop a run on a federation after its current round; it can be resumed."""
-    say(f"run {stop_run(server, run, control=control)}: it ends after its current round")
+    say(f"run {stop_run(server, run)}: it ends after its current round")
 
 
 def _refuse(options: Mapping[str, object], with_what: str) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from engram.cli import work
 from engram.cli.console import out, table_of
-from engram.cli.options import Control, Json, Policy, Runs, State, argument, option
+from engram.cli.options import Json, Policy, Runs, State, argument, option
 from engram.data.file_models import readable
 from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.link.addresses import parse_address
@@ -22,6 +22,7 @@ from engram.settings.errors import Refused, need, one_line
 from engram.sites.policy import USUAL
 
 _AT: Final = "127.0.0.1:8765"
+_STARTING: Final = 10.0  # seconds that a server may take until it answers
 _SHORTEST: Final = 16  # characters of a token
 
 app = typer.Typer()
@@ -33,7 +34,6 @@ def board(
     federation: Annotated[
         Path | None, option("SERVER_FOLDER", "The folder `server` of a live federation.")
     ] = None,
-    control: Control = None,
     listen: Annotated[str, option("HOST:PORT", "Where it listens.")] = _AT,
     certificate: Annotated[Path | None, option("FILE", "A certificate, for HTTPS.")] = None,
     key: Annotated[Path | None, option("FILE", "The certificate's key.")] = None,
@@ -55,7 +55,7 @@ def board(
     if federation is not None:
         read_server(federation)
     tls = (certificate, key) if certificate and key else None
-    server = work.server_for(folder, federation, control, at, tls, token)
+    server = work.server_for(folder, federation, at, tls, token)
     secret = f"?token={quote(token, safe='')}" if token else ""
     out.print(f"board: http{'s' if tls else ''}://{at.reached_at}/{secret}", soft_wrap=True)
     out.print("Ctrl-C ends it.")
@@ -82,7 +82,6 @@ def status(
     target: Annotated[
         Path, argument("FOLDER", "A federation's `server`, a client's folder, or that of a run.")
     ],
-    control: Control = None,
     state: State = None,
     policy: Policy = None,
     as_json: Json = False,
@@ -93,7 +92,7 @@ def status(
     elif (target / "node.toml").is_file():
         _of_site(target, state, policy, as_json)
     else:
-        _of_federation(target, control, as_json)
+        _of_federation(target, as_json)
 
 
 def _of_run(target: Path, as_json: bool) -> None:
@@ -118,18 +117,17 @@ def _of_run(target: Path, as_json: bool) -> None:
         out.print(f"{kind:<20}{unit:>12}")
 
 
-def _of_federation(target: Path, control: str | None, as_json: bool) -> None:
-    found = members(target, control=control)
+def _of_federation(target: Path, as_json: bool) -> None:
+    found = members(target, patience=_STARTING)
     ends = invitations(target).items()
-    found += [Member(f"client-{number}", 0, "invited", f"until {end}") for number, end in ends]
+    found += [Member(f"client-{number}", "invited", f"until {end}") for number, end in ends]
     if as_json:
         print(json.dumps([member._asdict() for member in found]))
         return
     if not found:
-        out.print(f"{target}: the SuperLink knows no node")
+        out.print(f"{target}: nobody is a member yet")
         return
-    rows = [(member.name or "?", str(member.node_id or ""), *member[2:]) for member in found]
-    out.print(table_of(("client", "node", "status", "since (UTC)"), rows, title=str(target)))
+    out.print(table_of(("client", "status", "since (UTC)", "at work on"), found, title=str(target)))
 
 
 def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: bool) -> None:
@@ -139,10 +137,8 @@ def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: boo
         return
     c, usual = found.credentials, USUAL.model_dump(mode="json", by_alias=True)
     rules = [f"{key}={value}" for key, value in found.rules().items() if value != usual[key]]
-    safe = "insecure" if c.insecure else "by certificate and key"
     lines = {
-        "client": f"{c.partition_id} of {c.num_partitions}, of {c.federation} at "
-        f"{c.superlink}, {safe}",
+        "client": f"{c.partition_id} of {c.num_partitions}, of {c.federation} at {c.superlink}",
         "node": "runs" if found.runs else f"does not run: engram node {target}",
         "policy": f"{found.file or 'none'}: {one_line(', '.join(rules) or 'the defaults')}",
         "today": f"{found.rounds} of at most {found.policy.rounds_a_day} rounds of training",

@@ -13,7 +13,7 @@ from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.deployed_cli import run_on
 from engram.cli.next_command import tell_next
-from engram.cli.options import Control, Json, RunName, argument, option
+from engram.cli.options import Json, RunName, argument, option
 from engram.cli.progress import run_all
 from engram.cli.run_cli import in_this_process
 from engram.link.credentials import read_server
@@ -41,7 +41,6 @@ def withdraw(
     federation: Annotated[
         Path | None, option("SERVER_FOLDER", "Retrain on the nodes of this federation.")
     ] = None,
-    control: Control = None,
     out: Annotated[
         Path | None, option("DIR", "Folder of the new run; default RUN-without-CLIENT.")
     ] = None,
@@ -60,7 +59,7 @@ def withdraw(
     _tell_before(found, new)
     with noted(found, new):
         if federation is not None:
-            _on_nodes(settings, new, federation, control)
+            _on_nodes(settings, new, federation)
         else:
             _here(found, settings, new, str(record.config["engine"]))
     doomed = _doomed(found, on_nodes=federation is not None)
@@ -89,8 +88,7 @@ def _check_place(record: Run, client: int, server: Path | None) -> None:
                 f"new run with --set without={client}"
             )
         return
-    insecure = read_server(server).settings.insecure  # in which nobody is registered
-    if not insecure and client in roll(server).members:
+    if client in roll(server).members:
         raise Refused(
             f"client-{client} is still a member of {server}: the server's operator removes it "
             f"first, engram remove {shlex.quote(str(server))} client-{client}"
@@ -134,13 +132,13 @@ def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str
     run_all({folder: experiment}, execute, f"engram run --resume {folder}")
 
 
-def _on_nodes(settings: dict[str, Any], folder: Path, server: Path, control: str | None) -> None:
+def _on_nodes(settings: dict[str, Any], folder: Path, server: Path) -> None:
     clients, before = read_server(server).settings.clients, settings["num-clients"]
     settings = settings | {"num-clients": clients}
     settings.pop("participation")  # nodes are there or not
     if settings.get("clients-per-round") == before:  # who asks all goes on to ask all
         settings["clients-per-round"] = clients
-    run_on(settings, server, control, folder, None, as_json=False)
+    run_on(settings, server, folder, None, as_json=False)
 
 
 def _doomed(found: Withdrawal, *, on_nodes: bool) -> list[Path]:

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import gc
 import logging
 import math
 import os
@@ -19,6 +20,7 @@ _log = logging.getLogger("flwr.engram")
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTED = Path("/sys/fs/cgroup")
 _OWN = 2**28  # bytes that a run takes besides its rows: where they are short, libraries abort
+_LARGE = 2**24  # bytes that are worth a search for what can be freed
 _SMALL = 2**20  # bytes that are not worth the files that say what is free
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 _PDEATHSIG = 1  # option of Linux's prctl
@@ -70,6 +72,16 @@ def keep_freed(size: int, largest: int) -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, largest)
         mallopt(_TRIM_THRESHOLD, size)
+
+
+def let_go(size: int) -> None:
+    """Frees messages of so many bytes that nobody refers to any more, if they are large.
+
+    Flower's records and their views refer to each other, so that they stay until Python looks for
+    cycles, which it does by counting objects, however large these are.
+    """
+    if size > _LARGE:
+        gc.collect()
 
 
 def end_with_parent() -> None:

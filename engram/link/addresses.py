@@ -7,9 +7,6 @@ from typing import NamedTuple
 
 from engram.settings.errors import Refused
 
-CONTROL = "127.0.0.1:8000"
-"""Where a SuperLink's Control API listens unless it is told otherwise."""
-
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """The names by which a machine reaches itself."""
 

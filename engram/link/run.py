@@ -1,6 +1,5 @@
 """A run's end of the link: it asks nodes by way of the server on this machine."""
 
-import contextlib
 import json
 import queue
 import threading
@@ -108,17 +107,19 @@ class Link:
     def replies(self, *, seconds: float) -> Iterator[Reply]:
         """Yields replies to all that was asked, each once, as they come.
 
-        Ends when none is outstanding, or after so many seconds; others come in a later call.
+        Ends when none is outstanding, or none has come after so many seconds, which may be 0;
+        others come in a later call.
 
         Raises:
             RunStopped: The server refuses this run, or another process goes on with it.
         """
         end = time.monotonic() + seconds
-        while self._asked and (left := end - time.monotonic()) > 0:
+        while self._asked:
             self._check()
-            found = None
-            with contextlib.suppress(queue.Empty):
-                found = self._inbox.get(timeout=left)
+            try:
+                found = self._inbox.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                return
             if found is None:
                 continue
             name = found.text("node"), found.text("request")

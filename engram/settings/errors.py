@@ -14,7 +14,6 @@ from engram.core.checks import brief as brief  # noqa: PLC0414 - others take it 
 REFUSED: Final = 1002  # a node cannot do what it is asked, and says why
 BUSY: Final = 1003  # a node is training for another run
 UNUSABLE: Final = 1004  # in place of a reply that is too large or cannot be read
-UNFINISHED: Final = 1005  # in place of a reply some of whose parts did not arrive
 AWAITED: Final = 1006  # a node's site has yet to approve the training
 
 Names = Mapping[int, str]

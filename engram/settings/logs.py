@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import sys
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +22,8 @@ VARIABLE: Final = "ENGRAM_LOG"
 VERDICT: Final = "engram: "
 """Beginning of the error by which a coordinator says why it ends its run."""
 
-_OURS: Final = "flwr.engram"
+_FLOWERS: Final = "flwr"
+_OURS: Final = f"{_FLOWERS}.engram"
 _LINE: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ([A-Z]+) \[([\w.]+)\] (.*)")
 
 
@@ -59,29 +61,26 @@ class Lines(logging.Formatter):
 
 
 def begin_log(*, as_json: bool = False) -> None:
-    """Has Flower's log and ours written as lines from now on, ours from INFO upwards.
+    """Has Flower's log, if it is loaded, and ours written as lines from now on, from INFO upwards.
 
     Lines of JSON are written by the processes that this one starts, too.
     """
-    from engram.link.flower import log_as  # noqa: PLC0415 - loads Flower
-
     if as_json:
         os.environ[VARIABLE] = "json"
     ours = logging.getLogger(_OURS)
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.INFO)
-    log_as(Lines())
+    lines = logging.StreamHandler()
+    lines.setFormatter(Lines())
+    lines.setLevel(logging.INFO)
+    logging.getLogger(_FLOWERS).handlers = [lines]
 
 
-def uvicorn_log() -> dict[str, Any]:
-    """Returns uvicorn's ``log_config`` for the same lines."""
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"lines": {"()": Lines}},
-        "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines"}},
-        "loggers": {"uvicorn": {"handlers": ["lines"], "level": "INFO", "propagate": False}},
-    }
+def log_plainly() -> None:
+    """Keeps color codes out of Flower's log where no terminal shows it."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        for handler in logging.getLogger(_FLOWERS).handlers:
+            vars(handler)["colored"] = False  # an attribute of Flower's
 
 
 def read_said(line: str) -> Said | None:

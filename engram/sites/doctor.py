@@ -1,12 +1,9 @@
 """``engram doctor``: faults of a node's or a server's folder, with remedies."""
 
 import json
-import os
 import shutil
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,13 +14,13 @@ import typer
 from engram.cli.console import out
 from engram.cli.options import Json
 from engram.client.disk_memory import DiskStore
-from engram.link.addresses import CONTROL, direct
 from engram.link.credentials import NodeCredentials, read_node, read_server, renewal
 from engram.link.keys import read_certificates
-from engram.link.node.fleet import Fleet, KeyRefused, Unreachable
-from engram.link.node.node import last_node_id, silence
+from engram.link.node.errands import greet
+from engram.link.node.node import silence
+from engram.link.node.refusals import Gone, KeyRefused, Unreachable
 from engram.link.server.registration import roll
-from engram.server.status import members, silent_parts
+from engram.server.status import members
 from engram.settings.errors import EngramError, Refused, RunStopped, few_names
 from engram.settings.files import is_locked
 from engram.sites.encrypted_file import read_key
@@ -56,15 +53,11 @@ def doctor(
     memory_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The node's --memory-key.")
     ] = None,
-    control: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help=f"The SuperLink's Control API; default {CONTROL}."),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a server's or a client's folder, with a remedy for each fault."""
     found = []
-    for finding in look_over(folder, state=state, memory_key=memory_key, control=control):
+    for finding in look_over(folder, state=state, memory_key=memory_key):
         found.append(finding)
         if not as_json:
             word = "ok   " if finding.ok else "WRONG"
@@ -81,7 +74,6 @@ def look_over(
     *,
     state: Path | None = None,
     memory_key: Path | None = None,
-    control: str | None = None,
     at: datetime | None = None,
 ) -> Iterator[Finding]:
     """Yields findings about a folder, one after the other; changes nothing.
@@ -92,7 +84,7 @@ def look_over(
         Refused: It is neither a server's nor a client's folder.
     """
     if (folder / "federation.toml").is_file():
-        yield from _server(folder, control, at or now())
+        yield from _server(folder, at or now())
     elif (folder / "node.toml").is_file():
         yield from _node(folder, state or folder / "state", memory_key, at or now())
     else:
@@ -112,23 +104,20 @@ def _tried(about: str, look: Callable[[], str]) -> Finding:
 # --- The server --------------------------------------------------------------------------------
 
 
-def _server(folder: Path, control: str | None, at: datetime) -> Iterator[Finding]:
+def _server(folder: Path, at: datetime) -> Iterator[Finding]:
     yield _tried("keys", lambda: _server_keys(folder, at))
-    yield _tried("database", lambda: _database(folder / "superlink.db"))
     yield _tried("disk", lambda: _disk(folder))
     yield _tried("clock", lambda: _clock(folder.rglob("*")))
-    yield _tried("superlink", lambda: _superlink(folder, control))
+    yield _tried("superlink", lambda: _superlink(folder))
 
 
 def _server_keys(folder: Path, at: datetime) -> str:
     found = read_server(folder, at=at)  # checks modes, pairs and dates
     listed, clients = roll(folder), len(found.public_keys)
-    gone = {number for number, _ in listed.gone.values()}
-    if lacking := {*range(found.settings.clients)} - listed.members - listed.invited - gone:
+    known = listed.members | listed.invited | listed.gone
+    if lacking := {*range(found.settings.clients)} - known:
         named = few_names(f"client-{number}" for number in sorted(lacking))
         raise Refused(f"{folder}/clients lacks the .pub of {named}: bring it here")
-    if found.tls is None:
-        return f"insecure, {clients} clients: anyone may connect"
     ends, until = found.tls.expires, _end(found.tls.root_certificate)
     soon = []
     if ends - at < _SOON:
@@ -150,36 +139,12 @@ def _end(root: Path) -> datetime:
     return max(certificate.not_valid_after_utc for certificate in read_certificates(root))
 
 
-def _database(path: Path) -> str:
-    if not path.exists():
-        return "none yet: engram superlink makes it"
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as connection:
-            (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.Error as error:
-        said = str(error)
-    if said != "ok":
-        raise Refused(
-            f"{path} cannot be read ({said}): bring back a copy, or move it away, start the "
-            "SuperLink again, and engram register"
-        )
-    return f"{path.stat().st_size / 2**20:.1f} MiB"
-
-
-def _superlink(folder: Path, control: str | None) -> str:
-    known, credentials = members(folder, control=control), read_server(folder)
-    there = {member.name for member in known}
-    names = () if credentials.tls is None else (path.stem for path in credentials.public_keys)
-    if unknown := few_names(name for name in names if name not in there):
-        raise Refused(f"the SuperLink does not know {unknown}: engram register {folder}")
-    if fault := silent_parts(folder):
-        raise Refused(f"the SuperLink answers, but {fault}: start it again; its log says why")
-    by_status = {
-        status: [member.name or str(member.node_id) for member in known if member.status == status]
-        for status in dict.fromkeys(member.status for member in known)
-    }
+def _superlink(folder: Path) -> str:
+    by_status: dict[str, list[str]] = {}
+    for member in members(folder):
+        by_status.setdefault(member.status, []).append(member.name)
     told = (f"{status}: {few_names(names)}" for status, names in by_status.items())
-    return "; ".join(told) or "it answers, and knows no node"
+    return "; ".join(told) or "it answers, and has no members yet"
 
 
 # --- A node ------------------------------------------------------------------------------------
@@ -191,12 +156,10 @@ def _node(folder: Path, state: Path, memory_key: Path | None, at: datetime) -> I
     yield _tried("disk", lambda: _disk(state if state.is_dir() else folder))
     yield _tried("clock", lambda: _clock([*folder.glob("*"), *state.rglob("*")]))
     yield _tried("node", lambda: _running(folder, state))
-    yield _tried("superlink", lambda: _reached(read_node(folder), state))
+    yield _tried("superlink", lambda: _reached(read_node(folder)))
 
 
 def _node_keys(found: NodeCredentials, at: datetime) -> str:
-    if found.root_certificate is None:
-        return f"of client {found.partition_id}; insecure: anyone on the way can read and change"
     ends = _end(found.root_certificate)
     if ends - at < _SOON:
         raise Refused(
@@ -235,20 +198,18 @@ def _running(folder: Path, state: Path) -> str:
     return "it runs, and hears of its SuperLink"
 
 
-def _reached(credentials: NodeCredentials, state: Path) -> str:
-    host = credentials.superlink.rpartition(":")[0]
-    os.environ.update(direct(os.environ, host))
-    known = last_node_id(state)
+def _reached(credentials: NodeCredentials) -> str:
     try:
-        ahead = Fleet(credentials).greet(known)
+        said = greet(credentials)
     except Unreachable as error:
         raise Refused(f"{error}: start it, or open the way to it") from error
+    except Gone:
+        raise
     except KeyRefused as error:
-        mend = "" if error.for_good else ": on the server, engram register; or start this node"
-        raise Refused(f"{error}{mend}") from error
-    knows = "knows this node" if known else "answers; whether it knows the key shows at the start"
-    said = "" if ahead is None else f"; the clocks differ by {in_words(ahead)}"
-    return f"{credentials.superlink} {knows}{said}"
+        raise Refused(f"{error} On the server: engram register") from error
+    node = "its node is connected" if said.connected else "its node is not connected"
+    clocks = "" if said.ahead is None else f"; the clocks differ by {in_words(said.ahead)}"
+    return f"{credentials.superlink} knows this client; {node}{clocks}"
 
 
 # --- Both --------------------------------------------------------------------------------------

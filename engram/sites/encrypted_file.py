@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,16 +34,10 @@ def seal(body: bytes, label: str, key: bytes | None) -> bytes:
         label: What the file is, so that another file in its place is detected.
         key: 32 bytes to encrypt with; None to leave it readable.
     """
-    return b"".join(seal_parts([body], label, key))
-
-
-def seal_parts(parts: Sequence[bytes], label: str, key: bytes | None) -> list[bytes]:
-    """Returns the sealed contents of a file that has several parts, as ``seal`` joins them."""
     if key is None:
-        return [_MAGIC + _PLAIN + _digest(parts, label), *parts]
+        return _MAGIC + _PLAIN + _digest(body, label) + body
     nonce = os.urandom(_NONCE)
-    sealed = AESGCM(key).encrypt(nonce, b"".join(parts), label.encode())
-    return [_MAGIC + _ENCRYPTED + nonce, sealed]
+    return _MAGIC + _ENCRYPTED + nonce + AESGCM(key).encrypt(nonce, body, label.encode())
 
 
 def unseal(data: bytes, label: str, key: bytes | None) -> bytes:
@@ -62,7 +55,7 @@ def unseal(data: bytes, label: str, key: bytes | None) -> bytes:
         raise Damaged("it is damaged, or of another version")
     if kind == _PLAIN:
         checksum, body = data[start : start + 32], data[start + 32 :]
-        if checksum != _digest([body], label):
+        if checksum != _digest(body, label):
             raise Damaged("it is damaged: its checksum is wrong")
         if key is not None:
             raise Unencrypted("it is not encrypted, although there is a key")
@@ -112,8 +105,7 @@ def read_key(path: Path) -> bytes:
     return key
 
 
-def _digest(parts: Sequence[bytes], label: str) -> bytes:
+def _digest(body: bytes, label: str) -> bytes:
     digest = hashlib.sha256(label.encode() + b"\0")
-    for part in parts:
-        digest.update(part)
+    digest.update(body)
     return digest.digest()

@@ -1,4 +1,4 @@
-"""The ServerApp that has nodes score given models, outside any run."""
+"""The work of a coordinator that has nodes score given models, outside any run."""
 
 import json
 import time
@@ -7,19 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 
 from engram.data.schema.columns import MOST_ROWS
 from engram.data.schema.written import read_schema, to_toml
 from engram.home.exported import Exported, load_model, read_exported
-from engram.link.flower import names
-from engram.link.server.membership import membership_of
-from engram.server.app_start import opened
+from engram.link.server.membership import Membership
 from engram.server.engine import Engine
 from engram.server.grid import PatientGrid
 from engram.server.roster import attendance_of
 from engram.settings.errors import Refused, brief
+from engram.settings.experiment import Experiment
 from engram.settings.files import read_json, replace_file
 from engram.settings.fingerprint import fingerprint
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
@@ -31,9 +30,6 @@ SCORES: Final = "scores.json"  # the file with the answers
 
 _PATIENCE: Final = 30.0  # seconds that nodes have to come on line
 _LONGEST: Final = 600.0  # seconds that scoring a model may take
-
-app = ServerApp()
-
 
 class Given(NamedTuple):
     """A model to be scored."""
@@ -102,7 +98,7 @@ def visit(
 
 
 def _missing(grid: Engine, model: str, client: int, refused: dict[int, str]) -> Visited:
-    called = names(grid)
+    called = grid.names()
     why = next((why for n, why in refused.items() if called.get(n) == f"client-{client}"), "")
     unnamed = "; ".join(why for n, why in refused.items() if n not in called)
     return Visited(model, client, 0, {}, why or unnamed or "its node is off line")
@@ -114,7 +110,7 @@ def _scored(grid: Engine, nodes: list[int], model: Given) -> tuple[list[Visited]
     asked = {node: Message(content, node, MessageType.EVALUATE) for node in nodes}
     sent = grid.send_and_receive(asked.values(), timeout=_LONGEST)
     replies, _ = first_answers(sent, asked.values())
-    called, found, refused = names(grid), list[Visited](), dict[int, str]()
+    called, found, refused = grid.names(), list[Visited](), dict[int, str]()
     for node, message in asked.items():
         reply = replies.get(message.metadata.message_id)
         if reply is None:
@@ -152,16 +148,14 @@ def _plain(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Has the nodes score the models that a file in the run's folder names.
+def ask(grid: Grid, experiment: Experiment, folder: Path, membership: Membership) -> None:
+    """Has the nodes score the models that a file in a folder names.
 
     Raises:
-        EngramError: They cannot be asked; logged in one line before it is raised.
+        EngramError: They cannot be asked.
     """
-    with opened(grid, context) as (experiment, folder):
-        models = [given_model(path) for path in read_json(folder / MODELS)["folders"]]
-        patient = PatientGrid(grid, least=1, membership=membership_of(grid))
-        clients = attendance_of(patient, experiment, training="", kind=None).counted
-        found = visit(patient, models, clients)
-        replace_file(folder / SCORES, json.dumps([each._asdict() for each in found]).encode())
+    models = [given_model(path) for path in read_json(folder / MODELS)["folders"]]
+    patient = PatientGrid(grid, least=1, membership=membership)
+    clients = attendance_of(patient, experiment, training="", kind=None).counted
+    found = visit(patient, models, clients)
+    replace_file(folder / SCORES, json.dumps([each._asdict() for each in found]).encode())

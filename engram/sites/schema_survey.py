@@ -1,6 +1,6 @@
 """Surveys of the tables of a federation's nodes, and the schema they agree on.
 
-``app`` is the ServerApp that asks them, before anything trains.
+``ask`` is the work of a coordinator that asks them, before anything trains.
 """
 
 import json
@@ -14,13 +14,11 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 
 from engram.data.tables.table_summary import DescribedTable
 from engram.guards.secure.masks import SEED, public_of
-from engram.link.server.membership import membership_of
-from engram.server.app_start import opened
+from engram.link.server.membership import Membership
 from engram.server.engine import Engine
 from engram.server.grid import PatientGrid
 from engram.server.roster import attendance_of
@@ -30,7 +28,7 @@ from engram.settings.errors import Refused, RunStopped, few_names, one_line, say
 from engram.settings.experiment import Experiment
 from engram.settings.files import refusing, replace_file
 from engram.settings.settings_files import read_settings
-from engram.simulations.deployed import Attempt
+from engram.simulations.deployed import Attempt, await_server
 from engram.sites.agreement import Finding, findings, proposed
 
 SCHEMA: Final = "schema.toml"
@@ -46,9 +44,6 @@ _PATIENCE: Final = 30.0  # seconds without news after which no further node is w
 _LONGEST: Final = 600.0  # seconds that those may take that are there
 
 _log = getLogger("flwr.engram")
-
-app = ServerApp()
-
 
 class Survey(NamedTuple):
     """Answers of a federation's nodes about their tables."""
@@ -112,7 +107,7 @@ def survey(
     for client in attendance.counted:
         if client not in tables:
             # Of a node without a name, nobody knows whose it is.
-            silent[client] = answers.refusal(client) or answers.in_words()[0] or "no node hosts it"
+            silent[client] = answers.refusal(client) or answers.in_words() or "no node hosts it"
     if not check:
         return json.dumps({"tables": tables, "silent": silent})
     try:
@@ -125,23 +120,19 @@ def survey(
     return json.dumps({"tables": tables, "silent": silent} | able)
 
 
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Asks the nodes, and writes their answers to the folder that the run config names.
+def ask(grid: Grid, experiment: Experiment, folder: Path, membership: Membership) -> None:
+    """Asks the nodes, and writes their answers into a folder.
 
     Raises:
-        EngramError: They cannot be asked; logged in one line before it is raised.
+        EngramError: They cannot be asked.
     """
-    with opened(grid, context) as (experiment, folder):
-        patient = PatientGrid(grid, least=1, membership=membership_of(grid))
-        reader = bytes.fromhex((folder / _READER).read_text(encoding="ascii"))
-        found = survey(patient, experiment, reader, check=(folder / _CHECK).exists())
-        replace_file(folder / _SURVEY, found.encode())
+    patient = PatientGrid(grid, least=1, membership=membership)
+    reader = bytes.fromhex((folder / _READER).read_text(encoding="ascii"))
+    found = survey(patient, experiment, reader, check=(folder / _CHECK).exists())
+    replace_file(folder / _SURVEY, found.encode())
 
 
-def survey_deployed(
-    experiment: Experiment, server: Path, control: str | None, *, check: bool = False
-) -> Survey:
+def survey_deployed(experiment: Experiment, server: Path, *, check: bool = False) -> Survey:
     """Asks the nodes of a federation about their tables; by ``check``, also who could take part.
 
     Raises:
@@ -149,40 +140,34 @@ def survey_deployed(
     """
     private = os.urandom(SEED)
     given = {_READER: public_of(private).hex()} | ({_CHECK: ""} if check else {})
-    app = "engram.sites.schema_survey:app"
-    said = answer_of_nodes(app, given, _SURVEY, experiment, server, control)
+    work = "engram.sites.schema_survey:ask"
+    said = answer_of_nodes(work, given, _SURVEY, experiment, server)
     return Survey.from_json(said, private)
 
 
 def answer_of_nodes(
-    serverapp: str,
-    given: Mapping[str, str],
-    answer: str,
-    experiment: Experiment,
-    server: Path,
-    control: str | None,
+    work: str, given: Mapping[str, str], answer: str, experiment: Experiment, server: Path
 ) -> str:
-    """Answers of a federation's nodes to a question; its SuperLink must run.
+    """Answers of a federation's nodes to a question; its server must run.
 
-    The ServerApp that asks them reads the files that are ``given``, and writes that of the
-    ``answer``.
+    The coordinator whose ``work`` is to ask them reads the files that are ``given``, and writes
+    that of the ``answer``.
 
     Raises:
         RunStopped: They could not be asked.
     """
     server = server.absolute()
     with refusing(f"{server} cannot be written into"):
-        (server / "flwr").mkdir(exist_ok=True)
-        place = tempfile.TemporaryDirectory(prefix="asked-", dir=server / "flwr")
+        place = tempfile.TemporaryDirectory(prefix="asked-", dir=server)
+    await_server(server, on_word := partial(say, file=sys.stderr))
     with place as name:
         folder = Path(name)
         for each, text in given.items():
             (folder / each).write_text(text, encoding="utf-8")
         path = folder / answer
-        on_word = partial(say, file=sys.stderr)
-        attempt = Attempt(experiment, folder, server, control, on_word, serverapp=serverapp)
+        attempt = Attempt(experiment, folder, server, on_word, work=work)
         try:
-            attempt.await_file(path)
+            attempt.await_end()
         finally:
             attempt.end(finished=path.is_file())
         if not path.is_file():

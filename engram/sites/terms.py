@@ -1,8 +1,8 @@
 """The terms of a training, which a site approves, and the answers that its approval covers.
 
-It covers each round once, in ascending order. A coordinator that was restarted, as a run of another
-number, asks again for the rounds after its last checkpoint, whose replies are kept no more; a node
-that died at work is sent the same message. There may be as many such answers as others.
+It covers each round once, in ascending order. A coordinator that was restarted asks again for the
+rounds after its last checkpoint, whose replies are kept no more; a node that died at work is sent
+the same message. There may be as many such answers as others.
 """
 
 import hashlib
@@ -82,12 +82,12 @@ def _counted(tally: Tally, asked: Tally, every: int, parts: int, durable: int) -
     before, floor, part = tally.before, tally.number, 1
     if asked.content == tally.content:
         return replace(tally, again=tally.again + 1)
-    if asked.run != tally.run:  # its checkpoint is the last one before the furthest round
+    if asked.run == tally.run and asked.number == tally.number and tally.parts < parts:
+        part = tally.parts + 1
+    elif asked.number <= tally.number:  # a restart, from the last checkpoint before the furthest
         before = max(before, tally.number)
         floor = (before - 1) // every * every
-    elif asked.number == tally.number:
-        part = tally.parts + 1
-    if asked.number <= max(floor, durable or -1) and not 1 < part <= parts:
+    if asked.number <= max(floor, durable or -1) and part == 1:
         return None
     new, again = tally.new + (asked.number > before), tally.again + (asked.number <= before)
     return replace(asked, new=new, again=again, parts=part, before=before)

@@ -59,7 +59,6 @@ pre { background: #f4f4f4; padding: 0.8rem; overflow-x: auto; }
 def server_for(
     folder: Path,
     server: Path | None,
-    control: str | None,
     at: Address,
     tls: tuple[Path, Path] | None,
     token: str | None,
@@ -71,7 +70,7 @@ def server_for(
     index = RunIndex(folder)
     check_free(at, "--listen")
     index.everything()  # so that the first visitor need not wait
-    app = board(index, Federation(server, control) if server else None)
+    app = board(index, Federation(server) if server else None)
     return server_of(app.server, at, tls, token)
 
 

@@ -16,20 +16,18 @@ from engram.studio.pages.figures import curves
 from engram.studio.run_index import RunIndex
 from engram.studio.widgets import address, facts, graph, grid
 
-_FRESH: Final = 10.0  # seconds for which the SuperLink's answer is shown
+_FRESH: Final = 10.0  # seconds for which the server's answer is shown
 
 
 class Federation:
-    """Asks a SuperLink for its nodes, while somebody looks, and at most every ten seconds.
+    """Asks a server for its nodes, while somebody looks, and at most every ten seconds.
 
     Args:
         server: The folder ``server`` of the federation.
-        control: Where its Control API is reached; None for the usual address.
     """
 
-    def __init__(self, server: Path, control: str | None) -> None:
+    def __init__(self, server: Path) -> None:
         self.server = server
-        self._control = control
         self._lock = threading.Lock()
         self._asked = -_FRESH
         self._busy = False
@@ -47,11 +45,11 @@ class Federation:
 
     def _ask(self) -> None:
         try:
-            self._found = members(self.server, control=self._control)
+            self._found = members(self.server)
         except EngramError as error:
             self._found = error
         except Exception as error:  # of a thread, which nobody else would hear of
-            self._found = Refused(f"the SuperLink's answer cannot be read: {error!r}")
+            self._found = Refused(f"the server's answer cannot be read: {error!r}")
         finally:
             self._asked, self._busy = time.monotonic(), False
 
@@ -76,13 +74,12 @@ def federation(index: RunIndex, live: Federation) -> list[Component]:
 def _nodes(live: Federation) -> list[Component]:
     nodes = live.nodes
     if nodes is None:
-        return [html.P("The SuperLink is being asked who is there.")]
+        return [html.P("The server is being asked who is there.")]
     if isinstance(nodes, EngramError):
         return [html.P(str(nodes))]
     there = sum(node.status == "online" for node in nodes)
-    keys = "client", "status", "since (UTC)", "node"
-    each = ((node.name or "?", node.status, node.since, str(node.node_id)) for node in nodes)
-    rows = [dict(zip(keys, cells, strict=True)) for cells in each]
+    keys = "client", "status", "since (UTC)", "at work on"
+    rows = [dict(zip(keys, node, strict=True)) for node in nodes]
     counts = facts({"nodes": len(nodes), "on line": there})
     return [counts, grid("members", rows)] if rows else [counts]
 

@@ -1,13 +1,9 @@
 """The machine's clock, and, in words, how it differs from another one, or from a certificate."""
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cryptography import x509
-
-TIME: Final = "engram-time"
-"""The name under which a SuperLink sends its time, in ISO format, with an answer."""
 
 _UNITS: Final = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
@@ -27,16 +23,6 @@ def in_words(difference: timedelta) -> str:
     seconds = abs(difference.total_seconds())
     name, size = next((n, s) for n, s in _UNITS.items() if seconds >= 2 * s or s == 1)
     return f"{seconds / size:.0f} {name}"
-
-
-def sent_time(metadata: Iterable[tuple[str, str | bytes]] | None) -> datetime | None:
-    """Returns the time that came with an answer; None without one."""
-    sent = dict(metadata or ())
-    try:
-        at = datetime.fromisoformat(str(sent[TIME]))
-    except (LookupError, ValueError):
-        return None
-    return at if at.tzinfo else None
 
 
 def outside(certificate: x509.Certificate, at: datetime, remedy: str) -> str | None:

@@ -14,7 +14,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from engram.core.standardization import Standard, Tokenizer, Units
 from engram.core.types import Params
 from engram.settings.errors import EngramError, brief
-from engram.wire.mapped_arrays import view_of
 
 _T = TypeVar("_T", int, float, str)
 
@@ -109,21 +108,28 @@ def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torc
     if (tensor := _tensor_in(array)) is not None:
         return tensor
     header, size = _header(shape, wanted), wanted.itemsize * math.prod(shape)
-    data = view_of(array)
+    data = array.data
     if array.stype != _NUMPY or data[: len(header)] != header:
-        found = f"{brief(array.stype)}, {bytes(data[: len(header)])!r}"
+        found = f"{brief(array.stype)}, {data[: len(header)]!r}"
         raise TypeError(f"no array of {wanted} of {shape} in numpy's format: {found}")
     if len(data) != len(header) + size:
         raise TypeError(f"{len(data) - len(header)} bytes instead of {size}")
     return _decode(data, len(header), shape, wanted)
 
 
-def parts_of(array: Array) -> list[memoryview]:
-    """Returns an array's bytes, in parts: of a tensor of this process, without a copy."""
-    if (tensor := _tensor_in(array)) is None:
-        return [view_of(array)]
-    values = tensor.numpy().reshape(-1)
-    return [memoryview(_header(tuple(tensor.shape), values.dtype)), values.view(np.uint8).data]
+def size_of(content: RecordDict) -> int:
+    """Returns the bytes of a message's arrays and of the values in its other records."""
+    # Flower's own views of its records, such as `content.array_records`, make a cycle of content
+    # and view, which outlives both until Python looks for such: too long for large content.
+    return sum(_size(value) for record in content.values() for value in record.values())
+
+
+def _size(value: object) -> int:
+    if isinstance(value, Array):
+        return len(value.data) if (tensor := _tensor_in(value)) is None else tensor.nbytes
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value) if isinstance(value, str | bytes) else 8
 
 
 def floats_record(**arrays: npt.NDArray[np.float64]) -> ArrayRecord:
@@ -163,20 +169,14 @@ def _tensor(array: Array) -> torch.Tensor:
         return tensor
     dtype = np.dtype(array.dtype)
     header = _header(tuple(array.shape), dtype)
-    data = view_of(array)
+    data = array.data
     if array.stype == _NUMPY and data[: len(header)] == header:
         return _decode(data, len(header), tuple(array.shape), dtype)
     return torch.from_numpy(array.numpy())
 
 
-def _decode(
-    data: memoryview, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> torch.Tensor:
-    array = np.frombuffer(data, dtype, offset=start).reshape(shape)
-    # Those over bytes are read-only.
-    return torch.from_numpy(
-        array if array.flags.writeable and array.flags.aligned else array.copy()
-    )
+def _decode(data: bytes, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(data, dtype, offset=start).reshape(shape).copy())
 
 
 @lru_cache(maxsize=1024)

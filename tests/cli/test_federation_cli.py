@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from engram.cli.__main__ import main
 from engram.link.credentials import read_node, read_server
-from engram.link.server import registration
+from engram.link.server.registration import roll
 from engram.runs import folders
 from tests.processes.support import free_port
 from tests.samples import entry
@@ -33,7 +32,7 @@ def test_init(typed):
     status, out, err = typed("init-federation fed --clients 2 --host a.example.org --host 10.0.0.1")
     assert (status, err) == (0, "")
     server = read_server(SERVER)
-    assert server.settings == ("fed", "a.example.org:9092", 2, False, "")
+    assert server.settings == ("fed", "a.example.org:9092", 2, "")
     assert {"a.example.org", "10.0.0.1", "localhost"} <= set(server.tls.hosts)
     assert "a.example.org:9092" in out
     assert "engram superlink fed/server" in out
@@ -49,16 +48,14 @@ def test_init_by_its_options(typed):
     for options, superlink, hosts in [
         ("--days 3", "127.0.0.1:9092", set()),
         ("--superlink c.org:70 --host a.org", "c.org:70", {"c.org", "a.org"}),
-        ("--insecure", "127.0.0.1:9092", None),
     ]:
         with entry(options):
             folder = options.split()[0][2:]
             status, out, _ = typed(f"init-federation {folder} --clients 1 {options}")
             server = read_server(Path(folder) / "server")
             assert (status, server.settings.superlink) == (0, superlink)
-            assert ("ca.key" in out) == (server.tls is not None) == (hosts is not None)
-            if hosts is not None:
-                assert {*server.tls.hosts} == hosts | {"127.0.0.1", "localhost", "::1"}
+            assert "ca.key" in out
+            assert {*server.tls.hosts} == hosts | {"127.0.0.1", "localhost", "::1"}
 
 
 def test_init_refuses(typed):
@@ -211,124 +208,52 @@ def test_superlink_refuses(typed, started):
     assert not started
 
 
-# --- register --------------------------------------------------------------------------------
+# --- register and remove ---------------------------------------------------------------------
 
 
-def failure(message):
-    return {"success": False, "error-message": f"Using SuperLink: fed\n\n{message}"}
-
-
-def test_register(typed, answers):
-    said, asked = answers
-    typed("init-federation fed --clients 2")
-    said += [{"success": True, "node-id": 17}, failure("[code: 23] Public key already in use.")]
-    status, out, err = typed("register fed/server")
-    assert (status, err) == (0, "")
-    assert out == "client-0: registered as 17\nclient-1: known already\n"
-    for number, (argv, options) in enumerate(asked):
-        public = SERVER.absolute() / f"clients/client-{number}.pub"
-        assert argv[1:4] == ["supernode", "register", str(public)]
-        assert options["cwd"] == SERVER.absolute() / "empty"
-
-
-def test_register_stops(typed, answers):
-    typed("init-federation fed --clients 2")
-    for answer, says in [
-        (
-            failure("Connection to the SuperLink is unavailable. Please check"),
-            "no SuperLink of this federation answers at 127.0.0.1:8000: start it with "
-            "`engram superlink fed/server`",
-        ),
-        (failure("[code: 99] No room."), "client-0 cannot be registered: [code: 99] No room."),
-        ("Traceback\n  boom\n", "client-0 cannot be registered: Traceback boom"),
-        (
-            subprocess.TimeoutExpired("flwr", 60),
-            "client-0 cannot be registered: no answer for 60 seconds",
-        ),
-    ]:
-        answers[0].append(answer)
-        with entry(says):
-            assert typed("register fed/server") == (1, "", f"engram: {says}\n")
-
-
-def test_register_refuses(typed):
+def test_register_without_requests_names_the_members(typed):
     refused(typed("register fed/server"), "fed/server is not there")
-    typed("init-federation fed --clients 1 --insecure")
-    refused(typed("register fed/server"), "it takes clients as they come")
-    typed("init-federation safe --clients 1")
-    Path("safe/server/clients/client-0.pub").unlink()
-    refused(typed("register safe/server"), "safe/server/clients must have a client-N.pub")
+    typed("init-federation fed --clients 0")
+    named = "members, by their keys in fed/server/clients: "
+    assert typed("register fed/server") == (0, f"{named}none yet\n", "")
+    for _ in range(11):
+        typed("init-federation fed --add-client")
+    typed("remove fed/server 3")
+    there = ", ".join(f"client-{number}" for number in range(11) if number != 3)
+    assert typed("register fed/server") == (0, f"{named}{there}\n", "")
 
 
-# --- unregister ------------------------------------------------------------------------------
-
-
-def node(number, status, **times):
-    never = {"online-at": "N/A", "offline-at": "N/A"}
-    return {"node-id": str(number), "status": status, **never, **times}
-
-
-def registered(typed, said, clients=2):
-    typed(f"init-federation fed --clients {clients}")
-    said += [{"success": True, "node-id": 17 + n} for n in range(clients)]
-    typed("register fed/server")
-
-
-def test_unregister(typed, answers):
-    said, asked = answers
-    registered(typed, said)
+def test_remove(typed):
+    typed("init-federation fed --clients 2")
     key = (SERVER / "clients" / "client-1.pub").read_bytes()
-    said.append({"success": True, "node-id": 18})
+    (SERVER / "server.crt").unlink()  # whatever else is wrong
     status, out, err = typed("remove fed/server client-1")
     assert (status, err) == (0, "")
-    assert out.startswith("client-1: its key (node 18) is refused from now on\n")
+    assert out.startswith("client-1: its key is refused from now on\n")
     assert "engram init-federation FOLDER --new-key 1" in out
-    assert asked[-1][0][1:4] == ["supernode", "unregister", "18"]
-    assert registration.roll(SERVER).gone == {18: (1, "removed")}
-    assert registration.names(SERVER) == {17: "client-0", 18: "client-1"}
-    assert (SERVER / "clients" / "client-1.18.removed").read_bytes() == key
-    # It is not registered again.
-    said.append(failure("[code: 23] Public key already in use."))
-    assert typed("register fed/server")[1] == "client-0: known already\n"
-    nodes = [node(17, "online"), node(18, "unregistered", **{"deleted-at": "2026-01-02 03:04:05Z"})]
-    said.append({"success": True, "nodes": nodes})
-    assert typed("status fed/server --json")[1].count("2026-01-02") == 1
+    (path,) = (SERVER / "clients").glob("client-1.*")
+    assert (path.suffix, path.read_bytes()) == (".removed", key)
+    assert (roll(SERVER).members, roll(SERVER).gone) == ({0}, {1})
+    refused(typed("remove fed/server 1"), "the client must be one with a key in")
 
 
-def test_unregister_again_after_it_was_interrupted(typed, answers):
-    said, _ = answers
-    registered(typed, said)
-    said.append(subprocess.TimeoutExpired("flwr", 60))
-    status, _, err = typed("remove fed/server 1")
-    assert (status, err) == (1, "engram: client-1 cannot be removed: no answer for 60 seconds\n")
-    assert registration.roll(SERVER).gone == {}
-    said.append(failure("[code: 24] Node not found."))
-    assert typed("remove fed/server 1")[0] == 0
-    assert registration.roll(SERVER).gone == {18: (1, "removed")}
-
-
-def test_unregister_refuses(typed, answers):
-    _, asked = answers
+def test_remove_refuses(typed):
     typed("init-federation fed --clients 2")
-    for client in ("2", "client-7", "../server", "client-x", "''"):
+    for client in ("2", "client-7", "../server", "client-x", "''", "client-01"):
         refused(
             typed(f"remove fed/server {client}"),
             "the client must be one with a key in fed/server/clients, client-0, client-1, got",
         )
-    refused(typed("remove fed/server 0"), "client-0 was not registered from fed/server")
-    typed("init-federation open --clients 1 --insecure")
-    refused(typed("remove open/server 0"), "in which nobody is registered")
-    assert not asked
+    refused(typed("remove fed 0"), "name a folder that engram init-federation made")
 
 
-def test_a_client_has_one_key(typed, answers):
-    said, asked = answers
-    registered(typed, said)
-    typed("init-federation fed --new-key 1")
-    known = failure("[code: 23] Public key already in use.")
-    said += [known, {"success": True, "node-id": 30}, {"success": True, "node-id": 18}]
-    status, out, _ = typed("register fed/server")
-    assert (status, out) == (0, "client-0: known already\nclient-1: registered as 30\n")
-    assert asked[-1][0][1:4] == ["supernode", "unregister", "18"]
-    assert registration.roll(SERVER).gone == {18: (1, "removed")}
-    assert registration.names(SERVER) == {17: "client-0", 18: "client-1", 30: "client-1"}
+def test_a_client_has_one_key(typed):
+    typed("init-federation fed --clients 2")
+    keys = [(SERVER / "clients/client-1.pub").read_bytes()]
+    for _ in range(2):
+        typed("init-federation fed --new-key 1")
+        keys.append((SERVER / "clients/client-1.pub").read_bytes())
+    (public, *gone) = sorted((SERVER / "clients").glob("client-1.*"), key=lambda p: p.suffix)
+    assert public.read_bytes() == keys.pop()
+    assert sorted(path.read_bytes() for path in gone) == sorted(keys)
+    assert (roll(SERVER).members, roll(SERVER).gone) == ({0, 1}, set())

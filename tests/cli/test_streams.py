@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import engram.link.flower
+import engram.settings.logs
 from engram.cli import console
 from engram.cli.__main__ import main
 from engram.runs.writer import RunWriter
@@ -54,7 +54,7 @@ def test_commands_print_a_question_mark_for_what_ascii_lacks(engram):
 
 def test_a_log_without_a_stream_is_plain(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
-    engram.link.flower.log_plainly()
+    engram.settings.logs.log_plainly()
     console.err.print("±")
 
 

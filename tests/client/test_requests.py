@@ -6,9 +6,10 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.client.requests import Request, durable_of, round_of
-from engram.link.flower import local_run, name_message, recorddict_from_bytes, recorddict_to_bytes
+from engram.link.records import from_contents, to_parts
 from engram.settings.errors import EngramError
 from engram.settings.network import NetworkMethod
+from engram.wire.messages import local_run, name_message
 from tests.samples import entry
 from tests.sites.budgets import model_for
 from tests.support import small
@@ -29,7 +30,7 @@ def test_a_round_is_a_number_that_a_run_may_have():
 
 def test_a_number_that_flower_carries_and_no_array_holds_is_refused():
     for number in (2**63, 2**64 - 1):
-        sent = recorddict_from_bytes(recorddict_to_bytes(request(durable=number)))
+        sent = from_contents([b"".join(to_parts(request(durable=number)))], 2**20)
         assert sent["config"]["durable"] == number
         with pytest.raises(EngramError, match=f"must be a whole number of 64 bits, got {number}"):
             durable_of(sent)

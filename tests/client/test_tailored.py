@@ -8,10 +8,10 @@ from engram.api import load_run
 from engram.client.hosts.local import LocalHost
 from engram.client.requests import Request
 from engram.core.slots import flat, unflat
-from engram.link.flower import local_run
 from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from engram.strategies.compressed_messages import outgoing
+from engram.wire.messages import local_run
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, to_params, to_record
 from tests.sites.budgets import refusal
 from tests.support import assert_same, initial_model, small, trainer

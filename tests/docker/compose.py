@@ -141,7 +141,7 @@ class Processes:
 
     def __init__(self, root, project):
         self.root, self.services = Path(root), project["services"]
-        self.ports = {9092: free_port(), 8000: free_port()}
+        self.ports = {9092: free_port()}
         self.running, self.more = {}, {}
         for volume in project["volumes"]:
             (self.root / volume).mkdir(parents=True)
@@ -198,7 +198,7 @@ class Processes:
                 status = process.poll()
                 if status is not None and starts_again(self.services[name], status):
                     self.again(name)
-            assert time.monotonic() < deadline, f"it goes on:\n{self.log('server')}"
+            assert time.monotonic() < deadline, f"it goes on:\n{self.log('run')}"
             time.sleep(0.5)
 
     def wait(self, name, seconds=300):

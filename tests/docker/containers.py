@@ -53,13 +53,13 @@ class Federation:
 
     def __init__(self, folder: Path, own_engine: bool, environ: dict[str, str]) -> None:
         self.folder, self.own_engine, self.environ = folder, own_engine, environ
-        run = load("compose.yml")["services"]["server"]["command"]
+        run = load("compose.yml")["services"]["run"]["command"]
         run += [
             word for key, value in settings(ROUNDS).items() for word in ("--set", f"{key}={value}")
         ]
         self._seen = 0
         self._more = folder / "compose.json"
-        self._more.write_text(json.dumps({"services": {"server": {"command": run}}}))
+        self._more.write_text(json.dumps({"services": {"run": {"command": run}}}))
 
     def docker(self, *words: str, check: bool = True) -> str:
         """Runs ``docker``; returns what it prints."""
@@ -87,7 +87,7 @@ class Federation:
     def rounds(self) -> int:
         """Returns how many rounds the run has recorded, as far as one can look."""
         script = "wc -l < /results/run/metrics.jsonl"
-        said = self.compose("exec", "--no-TTY", "server", "sh", "-c", script, check=False)
+        said = self.compose("exec", "--no-TTY", "run", "sh", "-c", script, check=False)
         self._seen = max(self._seen, int(said or 0))
         return self._seen
 
@@ -104,7 +104,7 @@ class Federation:
     def down(self) -> list[str]:
         """Returns the services that do not run."""
         running = self.compose("ps", "--services", "--status", "running", check=False).split()
-        return sorted({"server", *CLIENTS} - set(running))
+        return sorted({"server", "run", *CLIENTS} - set(running))
 
 
 def _cut_off(federation: Federation) -> None:
@@ -134,12 +134,12 @@ def _stop_and_up(federation: Federation) -> None:
 
 
 FAULTS = (
-    Fault("SuperLink killed", lambda f: f.kill("server", "--metrics-port")),
-    Fault("coordinator killed", lambda f: f.kill("server", "flwr-serverapp")),
-    Fault("engram run killed", lambda f: f.kill("server", "engram run")),
+    Fault("server killed", lambda f: f.kill("server", "engram superlink")),
+    Fault("coordinator killed", lambda f: f.kill("run", "simulations.coordinator")),
+    Fault("engram run killed", lambda f: f.kill("run", "engram run")),
     Fault("client killed", lambda f: f.kill("client-0", "engram node")),
     Fault("client's container killed, then up", _stop_and_up),
-    Fault("server's container restarted", lambda f: f.compose("restart", "server")),
+    Fault("server and run restarted", lambda f: f.compose("restart", "server", "run")),
     Fault("client cut off for 20 s", _cut_off),
     Fault("server frozen for 20 s", _freeze),
     Fault("engine restarted", _start_engine_after("stop"), own_engine=True),
@@ -170,7 +170,7 @@ def run(federation: Federation, say: Callable[[str], Any] = print) -> bool:
     say(f"{federation.rounds()} rounds recorded after the last fault")
     federation.wait(ROUNDS + 1, seconds=3600)
     federation.compose("stop")
-    federation.compose("cp", "server:/results/run", str(found))
+    federation.compose("cp", "run:/results/run", str(found))
     for client in CLIENTS:
         (federation.folder / client).mkdir()
         federation.compose("cp", f"{client}:/state", str(federation.folder / client / "state"))

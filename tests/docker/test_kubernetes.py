@@ -76,10 +76,10 @@ def test_there_is_one_pod_whose_labels_its_policy_and_service_select(part):
         assert objects["Service"]["metadata"]["name"] == spec["serviceName"]
 
 
-def test_no_port_is_published_but_the_fleet_apis_and_nobody_calls_a_client():
+def test_no_port_is_published_but_the_servers_and_nobody_calls_a_client():
     (port,) = RENDERED["server"]["Service"]["spec"]["ports"]
     assert port["port"] == FLEET
-    named = {p["name"]: p["containerPort"] for p in containers("server")["superlink"]["ports"]}
+    named = {p["name"]: p["containerPort"] for p in containers("server")["server"]["ports"]}
     assert named[port["targetPort"]] == FLEET
     policy = RENDERED["server"]["NetworkPolicy"]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
@@ -96,17 +96,15 @@ def test_no_port_is_published_but_the_fleet_apis_and_nobody_calls_a_client():
 def test_containers_call_engram_as_it_wants_to_be_called():
     said = {name: calls(each) for part in PARTS for name, each in containers(part).items()}
     assert {name: [words[0] for words in each] for name, each in said.items()} == {
-        "superlink": ["superlink"],
-        "coordinator": ["register", "run"],
+        "server": ["superlink"],
+        "run": ["run"],
         "node": ["node"],
     }
     for words in chain.from_iterable(said.values()):
         read_options(words)
-    control = {w[w.index("--control") + 1] for each in said.values() for w in each if "run" in w}
-    assert control == {"127.0.0.1:8000"}
 
 
-@pytest.mark.parametrize(("part", "name"), [("server", "superlink"), ("client", "node")])
+@pytest.mark.parametrize(("part", "name"), [("server", "server"), ("client", "node")])
 def test_what_does_not_answer_is_started_again(part, name):
     container = containers(part)[name]
     (words,) = calls(container)
@@ -135,9 +133,7 @@ def test_what_is_written_is_in_a_volume(part):
 
 @part
 def test_keys_are_laid_where_engram_looks_for_them(part, tmp_path):
-    init_federation(
-        tmp_path / "fed", clients=1, hosts=[], superlink="superlink:9092", days=1, insecure=False
-    )
+    init_federation(tmp_path / "fed", clients=1, hosts=[], superlink="superlink:9092", days=1)
     note = (FOLDER / "kubernetes" / part / "kustomization.yaml").read_text(encoding="utf-8")
     (pack,) = (line[1:].strip() for line in note.splitlines() if line.startswith("#     tar"))
     subprocess.run(["bash", "-c", pack], cwd=tmp_path, check=True)

@@ -28,58 +28,56 @@ def here(tmp_path):
 
 def test_a_federation_runs_from_its_making_to_its_results_whatever_is_killed(here):
     quick = {"num-rounds": 30, "hidden": 8, "local-steps": 2, "checkpoint-every": 1}
-    here.up(
-        "server", *(word for key, value in quick.items() for word in ("--set", f"{key}={value}"))
-    )
+    here.up("run", *(word for key, value in quick.items() for word in ("--set", f"{key}={value}")))
     for name in CLIENTS:
         here.up(name)
     for name in CLIENTS:
         here.wait_healthy(name)
-    assert all(ip.is_loopback for ip in _listening(here.running["server"].pid))
+    assert {ip.is_loopback for ip in _listening(here.running["server"].pid)} == {True}
+    assert not any(_listening(here.running[name].pid) for name in ("run", *CLIENTS))
     keys = _files(here.root / "federation", "*.key")
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in keys)
 
-    run = here.path("server", "/results/run")
+    run = here.path("run", "/results/run")
     _wait_for(here, run / "metrics.jsonl")
     here.stop(CLIENTS[0], signal.SIGKILL)
     here.again(CLIENTS[0])
-    _running(here, "superlink").kill()  # with which the container ends
+    here.stop("server", signal.SIGKILL)
+    here.again("server")
+    _running(here, "run", "coordinator").kill()
     here.keep((run / "results.json").is_file)
     assert Run.open(run).config["settings"]["num-rounds"] == 30
     assert [row["round"] for row in Run.open(run).rows()] == list(range(31))
     here.wait_healthy("server")
-    control = f"127.0.0.1:{here.ports[8000]}"
-    asked = here.run("server", "status", "/federation/engram/server", "--control", control)
+    asked = here.run("server", "status", "/federation/engram/server")
     assert asked.returncode == 0, asked.stderr
-    assert here.path("server", "/federation/engram/server/superlink.db").stat().st_size
+    assert all(name in asked.stdout for name in CLIENTS)
 
     # `docker compose up` once more, after `docker stop`: nothing is made anew, and nobody minds.
     here.again("init")
     assert here.wait("init") == 0, here.log("init")
-    more, rows = here.more["server"], (run / "metrics.jsonl").read_bytes()
-    here.stop("server")
-    here.path("server", "/tmp/registered").unlink()
-    here.start("server", *more)
-    here.wait_healthy("server")
-    for name in CLIENTS:
+    rows = (run / "metrics.jsonl").read_bytes()
+    for name in ("server", "run"):
+        here.stop(name)
+        here.again(name)
+    for name in ("server", *CLIENTS):
         here.wait_healthy(name)
-    assert here.running["server"].poll() is None
+    assert here.running["run"].poll() is None
     assert _files(here.root / "federation", "*.key") == keys
     assert (run / "metrics.jsonl").read_bytes() == rows
 
 
-def _running(here, kind):
-    """A process of the server's container, by what its command line has."""
-    children = psutil.Process(here.running["server"].pid).children(recursive=True)
-    (found,) = [each for each in children if any(kind in word for word in each.cmdline()[1:3])]
-    return found
+def _running(here, name, kind):
+    """A process of a container, by what its command line has."""
+    children = psutil.Process(here.running[name].pid).children(recursive=True)
+    return next(each for each in children if any(kind in word for word in each.cmdline()[1:]))
 
 
 def _wait_for(here, path, seconds=600):
     """Waits until a file has something in it."""
     deadline = time.monotonic() + seconds
     while not (path.is_file() and path.stat().st_size):
-        assert time.monotonic() < deadline, here.log("server")
+        assert time.monotonic() < deadline, here.log("run")
         time.sleep(0.2)
 
 

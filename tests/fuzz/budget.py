@@ -18,9 +18,9 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from engram.client import app as module
 from engram.client.app import app
 from engram.core.slots import flat
-from engram.link.flower import local_run, name_message, node_context
 from engram.sites import ledger as ledgers
 from engram.sites.ledger import LEDGER, Ledger
+from engram.wire.messages import local_run, name_message, node_context
 from engram.wire.wire import (
     ARRAYS,
     CLIENTS,

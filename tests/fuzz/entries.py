@@ -26,7 +26,7 @@ _WEIGHTS: Final[dict[str, tuple[Case, int]]] = {
     "memories": (folders.memory, 5),
     "federations": (folders.federation, 5),
     "rosters": (messages.rosters, 3),
-    "bundles": (messages.bundles, 2),
+    "contents": (messages.contents, 2),
     "estimates": (messages.estimates, 3),
     "rounds": (messages.rounds, 4),
 }

@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -18,10 +17,9 @@ import torch
 from engram.cli.__main__ import main
 from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
-from engram.client.reply_cache import Replies
 from engram.link.credentials import read_node, read_server
 from engram.link.server.identity import init_federation
-from engram.link.server.registration import names
+from engram.link.server.registration import roll
 from engram.settings.experiment import Experiment, read_by
 from engram.simulations.engine import simulate
 from engram.sites.encrypted_file import read_key
@@ -218,20 +216,13 @@ def memory(rng: random.Random, here: Path) -> Sequence[str] | None:
     )
     if rng.random() < 0.7:
         return ["memory", *rng.choice(commands)]
-    rng.choice((_restored, _replied, _stored))(rng, here, folder, key)
+    rng.choice((_restored, _stored))(rng, here, folder, key)
     return None
 
 
 def _restored(rng: random.Random, here: Path, folder: Path, key: bytes | None) -> None:
     del here, folder, key
     RamStore().restore(spoil_bytes(rng, tensors_to_bytes({"1/1/a": torch.ones(3)})))
-
-
-def _replied(rng: random.Random, here: Path, folder: Path, key: bytes | None) -> None:
-    del folder
-    (here / "reply").write_bytes(spoil_bytes(rng, b"id" + b"engram sealed 1\np" + b"x" * 120))
-    asked: Any = SimpleNamespace(content=SimpleNamespace(object_id="id"))
-    Replies(here, key=key).find(asked)
 
 
 def _stored(rng: random.Random, here: Path, folder: Path, key: bytes | None) -> None:
@@ -259,7 +250,7 @@ def federation(rng: random.Random, here: Path) -> Sequence[str] | None:
         return None
     if rng.random() < 0.5:
         read_server(server)
-        names(server)
+        roll(server)
         return None
     address = ["--control", rng.choice(("127.0.0.1:1", "x", text(rng)[:100]))]
     commands = (

@@ -20,10 +20,10 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from engram.client.app import app
 from engram.cohort.trainer.sampler import Sampler
 from engram.core.slots import flat
-from engram.link.flower import local_run, name_message, node_context
 from engram.settings.errors import REFUSED
 from engram.settings.families import METHODS
 from engram.sites.audit import AUDIT, Audit
+from engram.wire.messages import local_run, name_message, node_context
 from engram.wire.wire import CONFIG, DIVERGED, ROSTER_QUERY, to_record
 from tests.fuzz.counts import Measured, main
 from tests.fuzz.folders import small as quick

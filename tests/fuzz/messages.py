@@ -1,5 +1,6 @@
-"""Cases with corrupted messages: rosters, replies, bundles, estimates, and whole rounds."""
+"""Cases with corrupted messages: rosters, replies, contents, estimates, and whole rounds."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.client.requests import Request
 from engram.data.schema.columns import Kind
+from engram.link.records import from_contents, to_contents
 from engram.server.run import run as run_on
 from engram.simulations.grid import InProcessGrid
 from engram.tables.federation.molar_messages import (
@@ -27,7 +29,6 @@ from engram.tables.federation.molar_messages import (
 )
 from engram.tables.shrinkage import Shared
 from engram.tables.site import SiteEstimate
-from engram.wire.bundle import bundle, unbundle
 from engram.wire.roster import describe_node, read_entry
 from engram.wire.wire import floats_record, to_record
 from tests.fuzz.folders import quick_experiment
@@ -122,22 +123,15 @@ def rosters(rng: random.Random, here: Path) -> None:
     _documented(lambda: read_entry(content), KeyError, TypeError, ValueError)
 
 
-def bundles(rng: random.Random, here: Path) -> None:
+def contents(rng: random.Random, here: Path) -> None:
     """A message's records as bytes."""
     del here
     size = rng.choice((3, 400_000))
     content = RecordDict(
         {"arrays": to_record({"w": torch.ones(size)}), "config": ConfigRecord({"a": 1})}
     )
-    bundled = bundle(content)
-    for record in bundled.config_records.values():
-        for key, held in record.items():
-            if isinstance(held, bytes):
-                record[key] = spoil_bytes(rng, held)
-    if rng.random() < 0.3:
-        bundled = spoil_content(rng, bundled)
-    found = unbundle(bundled)
-    unbundle(spoil_content(rng, found))
+    sent = [spoil_bytes(rng, b"".join(each.parts)) for each in to_contents(content)]
+    from_contents(sent, math.inf)
 
 
 def estimates(rng: random.Random, here: Path) -> None:

@@ -5,10 +5,11 @@ it exits with 1 if a reply was accepted that should not have been, or kept other
 """
 
 import logging
+import math
 import random
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,11 +17,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from engram.guards.noise import secret_noise
-from engram.link.flower import recorddict_from_bytes, recorddict_to_bytes
+from engram.link.records import from_contents, to_parts
 from engram.server.roster import query_roster
 from engram.settings.errors import Refused
 from engram.strategies import STRATEGIES
-from engram.wire.bundle import bundle, unbundle
 from tests.fuzz.counts import Measured, main
 from tests.fuzz.messages import spoil_content
 from tests.fuzz.spoil import spoil_bytes
@@ -146,30 +146,23 @@ def _hostile(rng: random.Random, stage: Stage, client: int) -> tuple[str, Record
             content = spoil_content(rng, content)
         return "spoilt", _sent(content)
     if what == 5:
-        return "bundle", _torn(rng, honest)
+        return "torn", _sent(honest, partial(spoil_bytes, rng))
     if what == 6:
         other = rng.choice([c for c in range(SITES) if c != client])
         return f"that of client {other}", stage.honest[other]
     return _large(rng, honest)
 
 
-def _sent(content: RecordDict) -> RecordDict | None:
-    """Returns content as it comes over a network; None if it cannot be sent or read."""
+def _sent(
+    content: RecordDict, way: Callable[[bytes], bytes] = lambda data: data
+) -> RecordDict | None:
+    """Returns content as it comes over a link; None if that cannot read it."""
     try:
-        return recorddict_from_bytes(recorddict_to_bytes(content))
-    except Exception:  # Flower may raise anything
-        return None
-
-
-def _torn(rng: random.Random, honest: RecordDict) -> RecordDict | None:
-    """Returns what a server reads of a bundle whose bytes are corrupted."""
-    bundled = bundle(honest)
-    for record in bundled.config_records.values():
-        for key, held in record.items():
-            if isinstance(held, bytes):
-                record[key] = spoil_bytes(rng, held)
+        data = b"".join(to_parts(content))
+    except (EOFError, TypeError, ValueError):  # what Flower alone sends
+        return content
     try:
-        return unbundle(bundled)
+        return from_contents([way(data)], math.inf)
     except Refused:
         return None
 

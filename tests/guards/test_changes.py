@@ -20,10 +20,10 @@ from engram.guards.changes import arrays_of, change_of, changed, rebased, shorte
 from engram.guards.clip import Clip
 from engram.guards.places import At
 from engram.guards.robust.choices import RobustCenter
-from engram.link.flower import local_run
 from engram.methods.fedavg import FedAvg
 from engram.methods.pfedme import PFedMe
 from engram.methods.scaffold import Scaffold
+from engram.wire.messages import local_run
 from engram.wire.wire import to_params, to_record
 from tests.methods.problem import WIDTH, W, built, draw, plus, run_round
 from tests.methods.test_contract import CASES

@@ -15,9 +15,9 @@ from engram.core.changes import changes
 from engram.core.slots import flat, over_slots
 from engram.core.tree import norm
 from engram.guards.noise import secret_noise, simulated_noise
-from engram.link.flower import local_run
 from engram.link.node_config import NodeConfig
 from engram.sites.policy import UNLIMITED
+from engram.wire.messages import local_run
 from engram.wire.wire import to_params, to_record
 from tests.samples import EIGHT, sampled
 from tests.support import (

@@ -4,7 +4,13 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from engram.link.announcement import announcement, new_address, new_authorities, proven_serial
+from engram.link.announcement import (
+    announcement,
+    least_key,
+    new_address,
+    new_authorities,
+    proven_serial,
+)
 from engram.link.credentials import FederationSettings
 from engram.link.server.certificates import Authority, certificate_pem, new_authority, new_key
 from tests.samples import entry
@@ -15,8 +21,8 @@ TRUSTED = certificate_pem(OLD.certificate)
 
 
 def told(*certificates, superlink="new:1", former=""):
-    settings = FederationSettings("ward", superlink, 2, False, former)
-    return dict(announcement(settings, certificate_pem(*certificates)))
+    settings = FederationSettings("ward", superlink, 2, former)
+    return announcement(settings, certificate_pem(*certificates).decode())
 
 
 def names(pem):
@@ -42,9 +48,9 @@ def test_a_move_is_followed_from_a_former_address():
 
 
 def test_an_address_that_is_none_is_not_followed():
-    for said in ["", "x old:1", "new:0 old:1", "\n:1 old:1", "old:1 old:1", b"a"]:
+    for said in ["", "x old:1", "new:0 old:1", "\n:1 old:1", "old:1 old:1", ["a", 7], None]:
         with entry(said):
-            assert new_address({"engram-moved": said}, "old:1") is None
+            assert new_address({"moved": said}, "old:1") is None
 
 
 # --- Authorities -----------------------------------------------------------------------------
@@ -84,17 +90,18 @@ def test_nobody_else_is_trusted():
 
 
 def test_what_is_no_certificate_is_not_trusted():
-    for said in ["text", b"", b"rubbish", b"-----BEGIN CERTIFICATE-----\n"]:
+    for said in [7, None, "", "rubbish", "\ud800", "-----BEGIN CERTIFICATE-----\n"]:
         with entry(said):
-            assert new_authorities({"engram-authorities-bin": said}, TRUSTED) is None
+            assert new_authorities({"authorities": said}, TRUSTED) is None
+            assert proven_serial(least_key({"least-key": said}), TRUSTED) == 0
 
 
 def test_a_certificate_that_is_damaged_is_not_trusted():
     given = (NEW.certificate, VOUCHED, OLD.certificate)
-    whole = told(*given)["engram-authorities-bin"]
+    whole = told(*given)["authorities"]
     for at in range(0, len(whole), 7):
-        torn = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-        found = new_authorities({"engram-authorities-bin": torn}, TRUSTED)
+        torn = whole[:at] + chr(ord(whole[at]) ^ 1) + whole[at + 1 :]
+        found = new_authorities({"authorities": torn}, TRUSTED)
         assert found is None or all(each in given for each in names(found))
 
 
@@ -127,9 +134,9 @@ NUMBERS = [
 def test_a_keys_number_is_proven_by_a_certificate():
     for hosts, serial in NUMBERS:
         with entry(hosts, serial):
-            leaf = certificate_pem(signed(OLD, *hosts))
-            settings = FederationSettings("ward", "new:1", 2, False)
-            said = dict(announcement(settings, TRUSTED, leaf))["engram-least-key-bin"]
+            leaf = certificate_pem(signed(OLD, *hosts)).decode()
+            settings = FederationSettings("ward", "new:1", 2)
+            said = least_key(announcement(settings, TRUSTED.decode(), leaf))
             assert proven_serial(said, TRUSTED) == serial
             assert proven_serial(said, certificate_pem(NEW.certificate, OLD.certificate)) == serial
             assert proven_serial(said, certificate_pem(NEW.certificate)) == 0

@@ -57,7 +57,7 @@ def test_a_node():
     here = NODE.absolute()
     node = read_node(NODE)
     assert (node.federation, node.superlink) == ("fed", "a.example.org:9092")
-    assert (node.partition_id, node.num_partitions, node.insecure) == (1, 2, False)
+    assert (node.partition_id, node.num_partitions, node.name) == (1, 2, "client-1")
     assert (node.private_key, node.public_key) == (here / "client.key", here / "client.pub")
     assert node.root_certificate == here / "ca.crt"
 
@@ -65,7 +65,7 @@ def test_a_node():
 def test_a_server():
     server, here = read_server(SERVER), SERVER.absolute()
     assert server.folder == here
-    assert server.settings == ("fed", "a.example.org:9092", 2, False, "")
+    assert server.settings == ("fed", "a.example.org:9092", 2, "")
     assert server.tls.root_certificate == here / "ca.crt"
     assert server.tls.certificate == here / "server.crt"
     assert server.tls.private_key == here / "server.key"
@@ -83,12 +83,27 @@ def test_clients_in_the_order_of_their_numbers():
     assert names == [f"client-{n}" for n in range(11)]
 
 
-def test_an_insecure_federation():
-    make("open", insecure=True)
-    server, node = read_server(Path("open/server")), read_node(Path("open/client-0"))
-    assert (server.settings.insecure, server.tls) == (True, None)
-    assert (node.insecure, node.root_certificate) == (True, None)
-    assert node.private_key.is_file()
+def former(folder, insecure):
+    """Has a folder the settings that former releases wrote."""
+    (path,) = folder.glob("*.toml")
+    path.write_text(f"{path.read_text()}insecure = {insecure}\n")
+
+
+def test_folders_of_a_former_release():
+    before = read_node(NODE), read_server(SERVER)
+    for folder in (NODE, SERVER):
+        former(folder, "false")
+    (SERVER / "clients/client-0.node").write_text("17")
+    assert (read_node(NODE), read_server(SERVER)) == before
+
+
+def test_an_insecure_federation_is_refused():
+    for folder, read in ((NODE, read_node), (SERVER, read_server)):
+        former(folder, "true")
+        message = refused(read, folder, f"{folder} is of an insecure federation")
+        assert message.endswith(
+            "make a new one with engram init-federation, and bring each site its folder"
+        )
 
 
 # --- Missing or malformed --------------------------------------------------------------------
@@ -107,14 +122,12 @@ MALFORMED = [
     (NODE, "partition-id = 1", "partition-id = true", "must be a whole number, got True"),
     (NODE, "partition-id = 1", 'partition-id = "1"', "must be a whole number, got '1'"),
     (NODE, "num-partitions = 2", "", "lacks num-partitions"),
-    (NODE, "insecure = false", "insecure = 0", "must be true or false, got 0"),
     (NODE, '"a.example.org:9092"', "9092", "must be text in quotes, got 9092"),
     (NODE, "a.example.org:9092", "a.example.org", "must be HOST:PORT"),
     (NODE, "federation =", "federation", "is not TOML"),
     (NODE, "federation =", "[table]\nfederation =", "lacks federation"),
     (SERVER, "clients = 2", "clients = -1", "must be at least 0, got -1"),
     (SERVER, "clients = 2", "", "lacks clients"),
-    (SERVER, "insecure = false", 'insecure = "no"', "must be true or false"),
     (SERVER, "9092", "99999", "must be HOST:PORT with a port in 1..65535"),
 ]
 
@@ -133,9 +146,9 @@ ED25519 = ed25519.Ed25519PrivateKey.generate()
 PEM_KEY = Encoding.PEM, PrivateFormat.PKCS8
 OPENSSH = Encoding.OpenSSH, PublicFormat.OpenSSH
 PUBLIC = NODE / "client.pub", SERVER / "clients/client-0.pub"
-P256, P384 = (ec.generate_private_key(curve) for curve in (ec.SECP256R1(), ec.SECP384R1()))
-NO_PRIVATE, NO_CURVE = "holds no OpenSSH private key", "must hold a key on a NIST curve"
-LOCKED = P256.private_bytes(*PEM_KEY, BestAvailableEncryption(b"secret"))
+P384, P521 = (ec.generate_private_key(curve) for curve in (ec.SECP384R1(), ec.SECP521R1()))
+NO_PRIVATE, NO_CURVE = "holds no OpenSSH private key", "must hold a key on the curve P-256 or P-384"
+LOCKED = P384.private_bytes(*PEM_KEY, BestAvailableEncryption(b"secret"))
 EDWARDS = ED25519.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 EDWARDS_PEM = ED25519.private_bytes(*PEM_KEY, NoEncryption())
 DAMAGED = [
@@ -149,6 +162,7 @@ DAMAGED = [
     (SERVER / "server.key", EDWARDS_PEM, "must hold an elliptic-curve key"),
     *((path, b"ecdsa-sha2-nistp384 AAAA", "holds no OpenSSH public key") for path in PUBLIC),
     *((path, ED25519.public_key().public_bytes(*OPENSSH), NO_CURVE) for path in PUBLIC),
+    *((path, P521.public_key().public_bytes(*OPENSSH), NO_CURVE) for path in PUBLIC),
     *(
         (SERVER / name, b"-----BEGIN CERTIFICATE-----\n", "holds no PEM")
         for name in ("ca.crt", "server.crt", "server.key")

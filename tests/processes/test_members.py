@@ -59,7 +59,7 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
 
         def run(experiment):
             with contextlib.suppress(RunStopped):
-                run_deployed(experiment, folder, there.server, control=there.control)
+                run_deployed(experiment, folder, there.server)
 
         going = threading.Thread(target=run, args=(settings(),), daemon=True)
         going.start()
@@ -73,7 +73,7 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
         wait_for(lambda: rows()[-1]["members"] == [0, 2, 3], 60, "a round without it")
         assert node.wait(60) == 0
         assert "this client has left the federation" in there.log("client-1").read_text()
-        stop_run(there.server, control=there.control)
+        stop_run(there.server)
         going.join(120)
         done = rows()[-1]["round"]
         run(settings(**{"num-rounds": done + 2}))
@@ -110,7 +110,7 @@ def test_runs_start_from_another_and_are_trained_without_a_client(tmp_path, plug
     load_plugins()
     data = ["--data", "wards"]
     with LoopbackFederation(tmp_path / "fed", clients=3, options=data) as there:
-        place = ["--federation", there.server, "--control", there.control]
+        place = ["--federation", there.server]
         given = [word for key, value in GIVEN.items() for word in ("--set", f"{key}={value}")]
 
         def said(*words):
@@ -128,7 +128,7 @@ def test_runs_start_from_another_and_are_trained_without_a_client(tmp_path, plug
         assert f"client-1 is still a member of {there.server}" in err
         status, _, err = engram("withdraw", "first", "1")
         assert (status, "--federation SERVER_FOLDER" in err) == (2, True)
-        assert engram("remove", there.server, "client-1", "--control", there.control)[0] == 0
+        assert engram("remove", there.server, "client-1")[0] == 0
         out = said("withdraw", "first", "1")
         assert "has its updates: runs/second, which started from" in out
         assert f"delete: {first.relative_to(tmp_path)}\n" in out

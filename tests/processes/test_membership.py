@@ -40,20 +40,20 @@ def test_after_its_database_was_deleted_a_run_says_what_helps(tmp_path, federati
     federation.start("superlink")
     given = settings(**FEW | {"num-rounds": 1, "timeout": 2.0})
     with pytest.raises(RunStopped) as caught:
-        run_deployed(given, tmp_path / "run", federation.server, control=federation.control)
+        run_deployed(given, tmp_path / "run", federation.server)
     assert str(caught.value) == (
         "0 of 3 clients can take part, but 1 are needed; clients [0, 1, 2]: no node hosts it; "
         "the SuperLink knows 0 of the federation's 3 nodes (on line: 0); register the others' "
         f"keys: `engram register {federation.server}`"
     )
-    again = register_clients(federation.server, control=federation.control)
+    again = register_clients(federation.server)
     assert all(node for _, node in again)
     for name in federation.names[1:]:
         if federation.processes[name].poll() is not None:  # refused for too long, where all is slow
             federation.start(name)
 
     def on_line():
-        found = members(federation.server, control=federation.control)
+        found = members(federation.server)
         return [member.status for member in found] == ["online"] * CLIENTS
 
     wait_for(on_line, 60, "all nodes on line")  # what it said helps
@@ -75,11 +75,8 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path, fede
             raise KeyboardInterrupt
 
     def go():
-        control = federation.control
         with contextlib.suppress(KeyboardInterrupt):
-            run_deployed(
-                settings(**LONG), folder, federation.server, control=control, on_round=go_on
-            )
+            run_deployed(settings(**LONG), folder, federation.server, on_round=go_on)
 
     def reaches(what, condition):
         wait_for(lambda: any(condition(row) for row in rows_of(folder)), 300, what)
@@ -90,10 +87,10 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path, fede
     reaches("a round", lambda row: row["round"] == 1)
     federation.start("client-1")
     reaches("a round with all", lambda row: row.get("cohort") == [0, 1, 2])
-    remove_client(federation.server, "client-2", control=federation.control)
+    remove_client(federation.server, "client-2")
     last = reaches("a round that says it", lambda row: row["members"] == [0, 1])
     reaches("rounds without it", lambda row: row["round"] == last + 3)
-    listed = {m.name: m.status for m in members(federation.server, control=federation.control)}
+    listed = {m.name: m.status for m in members(federation.server)}
     assert federation.processes["client-2"].wait(60) == 2  # it is told, and ends
     refused = federation.log("client-2").read_text()
     enough.set()

@@ -50,7 +50,7 @@ class Going:
 
     def __init__(self, there, experiment, folder, **place):
         self.record, self.words, self.ended = Run(folder), [], []
-        place |= {"control": there.control, "on_word": self.words.append}
+        place |= {"on_word": self.words.append}
 
         def go():
             try:
@@ -87,14 +87,14 @@ def go(federation):
     yield go
     if any(each.goes_on for each in begun):
         with contextlib.suppress(EngramError):
-            stop_run(federation.server, control=federation.control)
+            stop_run(federation.server)
 
 
 def test_a_run_is_stopped_goes_on_and_is_in_the_logs(tmp_path, federation, go):
     experiment = settings(**ALONE, **{"num-rounds": 200, "checkpoint-every": 100})
     going = go(experiment, tmp_path / "run")
     going.wait_for_more("two rounds")
-    number = stop_run(federation.server, control=federation.control)
+    number = stop_run(federation.server)
     told = going.end()
     with httpx.Client(base_url=f"http://127.0.0.1:{PORT}", trust_env=False) as client:
         assert client.get("/healthz").text == "ok\n"
@@ -159,7 +159,7 @@ def test_a_run_goes_on_while_certificate_address_and_authority_are_renewed(
     there.kill("client-0")
     there.start("client-0")
     going.wait_for_more("rounds over connections of now")
-    stop_run(there.server, control=there.control)
+    stop_run(there.server)
     assert "ended after round" in going.end()
     assert f"connecting to the SuperLink at {moved}" in there.log("client-0").read_text()
 
@@ -185,7 +185,7 @@ def test_a_run_that_nothing_starts_is_told_of_and_keeps_no_server_from_its_end(
     wait_for(lambda: any("coordinator: see" in word for word in going.words), 300, "a word")
     for name in (STARTER, FLEET):
         os.utime(there.server / "flwr" / name, (time.time() - 90,) * 2)
-    found = look_over(there.server, control=there.control)
+    found = look_over(there.server)
     (superlink,) = [each for each in found if each.about == "superlink"]
     assert not superlink.ok
     assert "no sign of life of what starts runs for 9" in superlink.text

@@ -54,8 +54,8 @@ def two(**special):
 def test_a_site_refuses_approves_and_notes(tmp_path, engram, federation, policy):
     there, words = federation, []
     site = policy("client-1", POLICY)
-    place = {"control": there.control, "on_word": words.append}
-    check = ["run", "ditto", "--federation", there.server, "--control", there.control, "--check"]
+    place = {"on_word": words.append}
+    check = ["run", "ditto", "--federation", there.server, "--check"]
     status, out, err = engram(*check, "--set", "local-steps=51")
     assert status == 1, out + err
     assert "client-0: takes part" in out
@@ -99,7 +99,7 @@ def test_a_site_whose_budget_ends_amid_a_run_is_left_out_of_the_rest_and_says_wh
     experiment, words = two(**private, **{"min-clients": 1, "num-rounds": 3}), []
     budget = 1.01 * epsilon_of([COST] * 2)  # two rounds: no untrained model is scored
     site = policy("client-0", f"epsilon = {budget}\n")
-    place = {"control": federation.control, "on_word": words.append}
+    place = {"on_word": words.append}
     run_deployed(experiment, tmp_path / "run", federation.server, **place)
     shown, status = (engram(name, site, "--json")[1] for name in ("ledger", "status"))
     said = federation.log("client-0").read_text()

@@ -31,8 +31,7 @@ def files(tmp_path_factory):
 def test_hospitals_agree_train_and_take_their_models_home(tmp_path, files, engram):
     with federation_of(tmp_path / "fed", files) as federation:
         server = federation.server
-        there = ["--control", federation.control]
-        agree = ["schema", server, "--target", "outcome", "--target", "days", *there]
+        agree = ["schema", server, "--target", "outcome", "--target", "days"]
         names_faults_and_no_cells(engram(*agree), federation)
 
         write_hospitals(files[0].parent, mended=True)
@@ -47,12 +46,12 @@ def test_hospitals_agree_train_and_take_their_models_home(tmp_path, files, engra
         assert columns["sex"]["values"] == ["f", "m"]
         assert columns["smoker"]["values"] == ["former", "never", "current"]
 
-        status, out, err = engram("statistics", server, "--csv", *there)
+        status, out, err = engram("statistics", server, "--csv")
         assert status == 0, err
         hold_for_their_files(pd.read_csv(StringIO(out)), files)
         keeps_no_answer(server)
 
-        run = ["run", "fedper", "--federation", server, *there]
+        run = ["run", "fedper", "--federation", server]
         run += [word for setting in ("target-column=outcome", *QUICK) for word in ("-s", setting)]
         status, out, err = engram(*run, "--check")
         assert status == 0, out + err

@@ -37,7 +37,7 @@ def test_a_node_that_drops_out_after_it_has_shared_its_keys_is_not_in_the_mean(t
     with LoopbackFederation(fed, clients=CLIENTS) as federation:
 
         def run(folder):
-            run_deployed(experiment, folder, federation.server, control=federation.control)
+            run_deployed(experiment, folder, federation.server)
 
         # A registry that the authority has not signed, as of a server that makes up a member.
         registry = federation.server / REGISTRY

@@ -5,17 +5,18 @@ or family is in the table without being listed. `make test` tries every sixth va
 that an engine can tell apart, and `make test-all` all values of all methods.
 """
 
+import math
 import re
 import shutil
 
 import pytest
 from flwr.app import Array
 
+from engram.link.records import from_contents, to_parts
 from engram.server.grid import PatientGrid
 from engram.server.roster import attendance_of
 from engram.settings.families import METHODS, family
 from engram.strategies import STRATEGIES
-from engram.wire.bundle import bundle
 from tests.replies.federations import federations, grid_of, run, settings_of
 from tests.replies.fields import Field, fields_of, others, spoiled
 from tests.samples import EIGHT, sampled
@@ -152,9 +153,10 @@ def test_no_answer_to_the_roster_query_keeps_others_from_beginning(given, tmp_pa
         def change(kind, client, content, told=told):
             _, field, how = told.get(client, ("", Field(""), ""))
             try:
-                return bundle(spoiled(content, field, how))
-            except (UnicodeEncodeError, ValueError):  # what cannot be sent
-                return bundle(content)
+                parts = to_parts(spoiled(content, field, how))
+            except ValueError:  # what cannot be sent
+                return content
+            return from_contents([b"".join(parts)], math.inf)
 
         attendance = attendance_of(
             PatientGrid(grid_of(e, change), least=1), e, training="", kind=None

@@ -11,10 +11,10 @@ from engram.data.load_federation import federated_data
 from engram.guards.accounting.guarantee import guarantee
 from engram.guards.calibration import noise_multiplier
 from engram.guards.presets import is_scored
-from engram.link.flower import local_run
 from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from engram.sites.audit import AUDIT, Audit
+from engram.wire.messages import local_run
 from tests.sites.budgets import books, epsilon_of
 from tests.sites.test_budget_runs import SETTINGS, run, sites
 from tests.support import small

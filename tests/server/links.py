@@ -7,10 +7,9 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from engram.link.flower import SUPERLINK, ErrorCode, instead, local_run, name_message
 from engram.server.grid import PatientGrid
-from engram.settings.errors import BUSY, UNFINISHED
-from engram.wire.bundle import bundle, is_bundled, unbundle
+from engram.settings.errors import BUSY, UNUSABLE
+from engram.wire.messages import SUPERLINK, local_run, name_message
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY
 
 
@@ -66,7 +65,7 @@ class Node:
 
 
 class Link(Grid):
-    """A SuperLink and its nodes, behind the public methods of Flower's grid and its get_nodes."""
+    """A SuperLink and its nodes, behind the public methods of Flower's grid."""
 
     run = None
 
@@ -82,10 +81,11 @@ class Link(Grid):
     create_message = send_and_receive = set_run
 
     def get_nodes(self):
+        now = self.clock.now
         return [
-            SimpleNamespace(node_id=name, last_activated_at=node.activated(self.clock.now))
-            for name, node in self.nodes.items()
-            if node.is_there(self.clock.now)
+            SimpleNamespace(node_id=number, name="", last_activated_at=node.activated(now))
+            for number, node in self.nodes.items()
+            if node.is_there(now)
         ]
 
     def get_node_ids(self):
@@ -96,10 +96,9 @@ class Link(Grid):
             name_message(message, message.object_id)
             name = message.metadata.message_id
             assert name not in self.messages, "a SuperLink would take it for the same message"
-            assert is_bundled(message.content)
             names = [CONFIG] if message.metadata.message_type == ROSTER_QUERY else [ARRAYS, CONFIG]
-            assert list(unbundle(message.content)) == names  # sent again, too
-            assert unbundle(message.content)[CONFIG]["training"] == TRAINING
+            assert list(message.content) == names  # sent again, too
+            assert message.content[CONFIG]["training"] == TRAINING
             when = self.nodes[message.metadata.dst_node_id].take(self.clock.now, message)
             expires = message.metadata.created_at + message.metadata.ttl
             node = message.metadata.dst_node_id
@@ -108,7 +107,7 @@ class Link(Grid):
                 said = Error(BUSY, "round 7 of run 5")
             elif message.metadata.message_type != ROSTER_QUERY and self.nodes[node].says:
                 said = self.nodes[node].says.pop(0)
-            reply = Message(said if isinstance(said, Error) else bundle(said), reply_to=message)
+            reply = Message(said, reply_to=message)
             self.messages[name] = (node, when, expires, reply)
         return [message.metadata.message_id for message in messages]
 
@@ -126,15 +125,21 @@ class Link(Grid):
 
 def off_line(reply):
     """What a SuperLink says in place of a reply of a node that is away."""
-    found = instead(copy.deepcopy(reply), ErrorCode.NODE_UNAVAILABLE, "off line")
+    found = error_instead(reply, NODE_GONE, "off line")
     found.metadata.__dict__["_src_node_id"] = SUPERLINK
     return found
 
 
+def error_instead(reply, code, reason):
+    """An error with the metadata of a reply."""
+    return Message(metadata=copy.deepcopy(reply.metadata), error=Error(code, reason))
+
+
 TRAINING = "0123456789abcdef"
 ANSWER = RecordDict({ARRAYS: ArrayRecord([np.ones(2)])})
-RUBBISH = RecordDict({"engram.all": ConfigRecord({"engram.all": b"\xff\xff"})})
-CUT_OFF = Error(UNFINISHED, "3 of its 4 parts did not come")
+RUBBISH = Error(UNUSABLE, "its content has no header")  # what a grid says in place of a reply
+CUT_OFF = Error(UNUSABLE, "3 of its 4 parts did not come")
+NODE_GONE = 5  # Flower's error code for a node that is off line
 
 
 def ask(clients, kind=MessageType.TRAIN, several=1):

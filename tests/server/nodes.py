@@ -5,18 +5,8 @@ import itertools
 from flwr.app import Message
 
 from engram.client import app as module
-from engram.link.flower import local_run, name_message, node_context
 from engram.simulations.grid import InProcessGrid
-from engram.wire.bundle import unbundle
-
-
-class Unbundling(InProcessGrid):
-    """Nodes that take messages as they travel."""
-
-    def _answer(self, kind, requests):
-        for request in requests:
-            request.message.content = unbundle(request.message.content)
-        return super()._answer(kind, requests)
+from engram.wire.messages import local_run, name_message, node_context
 
 
 class NodesGrid(InProcessGrid):

@@ -7,6 +7,7 @@ import pytest
 
 from engram.client.disk_memory import DiskStore
 from engram.client.hosts.local import LocalHost
+from engram.link.run import Status
 from engram.link.server.membership import Membership
 from engram.runs.run import Run
 from engram.runs.writer import RunWriter, Taken
@@ -18,42 +19,41 @@ from engram.server.run import run as run_on
 from engram.server.stopping import stop_run
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.logs import VERDICT
+from engram.simulations.grid import InProcessGrid
 from tests.link.server.federations import make
-from tests.server.nodes import Unbundling
 from tests.support import small, trainer
 
 SERVER = Path("fed/server")
 
 
 def patient(e, store=None, *, stops=True, hosts=((range(20)),)):
-    g = Unbundling(LocalHost(trainer(e, store)), hosts)
-    membership = Membership(SERVER, 1, insecure=True) if stops else None
+    g = InProcessGrid(LocalHost(trainer(e, store)), hosts)
+    membership = Membership(SERVER, 1) if stops else None
     return PatientGrid(g, least=1, membership=membership)
 
 
 @pytest.fixture
 def runs(monkeypatch):
-    """The runs that the SuperLink knows, by number: their status."""
+    """The runs that are connected to the server."""
     make()
-    (SERVER / "flwr").mkdir()
-    known = {}
+    there = []
 
-    def ask(folder, *words, control, what):
-        assert (folder, words) == (SERVER, ("list",))
-        return {"runs": [{"run-id": str(n), "status": status} for n, status in known.items()]}
+    def status(folder):
+        assert folder == SERVER.absolute()
+        return Status({}, there, {})
 
-    monkeypatch.setattr(stopping, "ask", ask)
-    return known
+    monkeypatch.setattr(stopping, "status", status)
+    return there
 
 
 def test_the_only_run_is_stopped_and_of_several_runs_one_is_named(runs):
     with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: none"):
         stop_run(SERVER)
-    runs |= {1: "finished:failed", 2: "running"}
-    (SERVER / "flwr" / "stop-1").touch()
+    runs.append("2")
+    (SERVER / "stop-1").touch()
     assert stop_run(SERVER) == "2"
     assert [run for run in (1, 2) if Membership(SERVER, 2).is_stopping(run)] == [2]
-    runs[3] = "starting"
+    runs.append("3")
     with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: 2, 3"):
         stop_run(SERVER)
     with pytest.raises(Refused, match=r"go on, 2, 3, got '1'"):
@@ -62,7 +62,7 @@ def test_the_only_run_is_stopped_and_of_several_runs_one_is_named(runs):
 
 
 def test_a_run_that_is_stopped_keeps_its_last_round_and_goes_on(runs, tmp_path):
-    runs[1] = "running"
+    runs.append("1")
 
     def go(folder, on_round=lambda row: None, stops=False, **more):
         e = small(checkpoint_every=4, **more)
@@ -82,7 +82,7 @@ def test_a_run_that_is_stopped_keeps_its_last_round_and_goes_on(runs, tmp_path):
 
 
 def test_a_run_that_waits_for_clients_is_stopped(runs, tmp_path):
-    runs[1] = "running"
+    runs.append("1")
     stop_run(SERVER)
     g = patient(small(), hosts=())
     with pytest.raises(RunStopped, match="ended before its first round"):
@@ -93,7 +93,7 @@ def test_a_run_that_waits_for_clients_is_stopped(runs, tmp_path):
 @pytest.fixture
 def begins(monkeypatch, tmp_path):
     """Opens a coordinator that begins a run in the test's folder ``run``."""
-    monkeypatch.setattr(module, "simulated", lambda grid: True)
+    monkeypatch.setattr(module, "is_simulated", lambda grid: True)
     context = SimpleNamespace(run_config={"out": "run"}, run_id=7)
 
     def begin():

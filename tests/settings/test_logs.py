@@ -1,13 +1,12 @@
 """The lines of a federation's log: written by processes, read by whoever watches a run."""
 
 import json
-import logging.config
+import logging
 import re
 
 import pytest
-from flwr.common.logger import console_handler
 
-from engram.settings.logs import VARIABLE, Said, begin_log, read_said, uvicorn_log
+from engram.settings.logs import VARIABLE, Said, begin_log, read_said
 from tests.samples import entry
 
 LOG = logging.getLogger("flwr.engram")
@@ -17,8 +16,7 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 @pytest.fixture
 def lines(monkeypatch, capsys):
     """Returns what was logged since the log was begun."""
-    monkeypatch.setattr(console_handler, "stream", console_handler.stream)  # put back at the end
-    monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [console_handler])
+    monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [])  # put back at the end
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", False)
 
     def said():
@@ -59,13 +57,6 @@ def test_a_traceback_follows_its_line(lines):
     first, *rest = lines()
     assert first.endswith("ERROR [engram] it failed")
     assert rest[-1] == "ValueError: odd"
-
-
-def test_uvicorn_takes_the_same_lines():
-    logging.config.dictConfig(uvicorn_log())
-    (handler,) = logging.getLogger("uvicorn").handlers
-    record = logging.makeLogRecord({"name": "uvicorn.error", "msg": "up", "levelname": "INFO"})
-    assert handler.format(record).endswith("Z INFO [uvicorn.error] up")
 
 
 def test_other_lines_are_none_of_ours():

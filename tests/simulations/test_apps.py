@@ -12,10 +12,10 @@ from ray import cloudpickle
 from torch import nn
 
 import engram
-from engram.link.flower import local_run, node_context
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.fingerprint import source_root
 from engram.settings.plugins import plugins
+from engram.wire.messages import local_run, node_context
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY, SETTINGS
 from tests.settings.test_plugins import write
@@ -105,7 +105,7 @@ def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_pa
     (tmp_path / "app").write_bytes(cloudpickle.dumps(app))
     code = (
         "from ray import cloudpickle; from pathlib import Path; "
-        "from engram.link.flower import local_run; from engram.wire.roster import read_entry; "
+        "from engram.wire.messages import local_run; from engram.wire.roster import read_entry; "
         "from tests.simulations.test_apps import described; local_run(); "
         "app = cloudpickle.loads(Path('app').read_bytes()); reply = described(app, {}); "
         "print(reply.error.reason if reply.has_error() else read_entry(reply.content).clients)"

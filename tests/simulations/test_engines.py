@@ -17,7 +17,7 @@ from engram.server.run import run
 from engram.settings.conflicts import combines
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
-from tests.server.nodes import Unbundling
+from engram.simulations.grid import InProcessGrid
 from tests.support import small, trainer
 
 _COSTS = ("ms", "checksum", "bytes-", "seconds-")  # beginnings of entries that differ
@@ -26,7 +26,7 @@ _COSTS = ("ms", "checksum", "bytes-", "seconds-")  # beginnings of entries that 
 def on_a_node(e, folder):
     """Runs an experiment on a node with all clients, by messages as they travel."""
     store, noise = RamStore(), simulated_noise(e.seed)
-    nodes = Unbundling(LocalHost(trainer(e, store, noise=noise)), [range(e.num_clients)])
+    nodes = InProcessGrid(LocalHost(trainer(e, store, noise=noise)), [range(e.num_clients)])
     grid = PatientGrid(nodes, least=1)
     grid.joins = False  # as of Ray's nodes, so that clocks may be simulated
     run(grid, e, folder, engine="flower", memories=store, noise=noise)

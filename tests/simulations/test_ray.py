@@ -17,7 +17,6 @@ import pytest
 
 from engram.runs.run import Run
 from engram.settings.fingerprint import fingerprint, source_root
-from engram.simulations.deployed import write_app
 from engram.simulations.engine import simulate
 from tests.cli.test_new import project
 from tests.golden import federated
@@ -131,14 +130,17 @@ def ray(superlink, preset, tmp_path_factory):
     return run_several(superlink, folder, configs), folder
 
 
+def write_app(folder, module, config):
+    """Writes the pyproject.toml of an app whose components a module has."""
+    project = '[project]\nname = "mine"\nversion = "1.0.0"\n[tool.uv]\npackage = false\n'
+    components = f'serverapp = "{module}:server"\nclientapp = "{module}:client"\n'
+    app = f'[tool.flwr.app]\npublisher = "me"\n[tool.flwr.app.components]\n{components}'
+    write(folder / "pyproject.toml", f"{project}{app}[tool.flwr.app.config]\n{config}")
+
+
 def run_several(superlink, folder, configs):
     """Does several experiments in one run of Flower; returns what was printed."""
-    (folder / "app").mkdir()
-    write_app(folder / "app")
-    project = folder / "app" / "pyproject.toml"
-    text = project.read_text().replace('"engram.server.app:app"', '"several:server"')
-    text = text.replace('"engram.client.app:app"', '"several:client"')
-    project.write_text(f'{text}experiments = ""\n')
+    write_app(folder / "app", "several", 'experiments = ""\n')
     shutil.copy(Path(__file__).with_name("several.py"), folder / "app")
     (folder / "experiments.json").write_text(json.dumps(configs))
     config = toml({"experiments": f"{folder}/experiments.json"})
@@ -236,11 +238,7 @@ def test_an_app_of_a_users_own(superlink, tmp_path, monkeypatch, plug_ins):
 
     write(tmp_path / "app" / "mine" / "__init__.py", "")
     write(tmp_path / "app" / "mine" / "apps.py", APPS)
-    project = '[project]\nname = "mine"\nversion = "1.0.0"\n[tool.uv]\npackage = false\n'
-    components = 'serverapp = "mine.apps:server"\nclientapp = "mine.apps:client"\n'
-    app = f'[tool.flwr.app]\npublisher = "me"\n[tool.flwr.app.components]\n{components}'
-    config = '[tool.flwr.app.config]\nout = ""\nnum-rounds = 1\n'
-    write(tmp_path / "app" / "pyproject.toml", project + app + config)
+    write_app(tmp_path / "app", "mine.apps", 'out = ""\nnum-rounds = 1\n')
     settings = {"out": str(tmp_path / "there"), "num-rounds": 3}
     printed = superlink.run(tmp_path / "app", toml(settings))
     assert "roster: 3 clients on 2 nodes, all running this source" in printed, printed

@@ -10,10 +10,10 @@ from scipy.stats import norm
 
 from engram.client.app import app
 from engram.core.slots import flat
-from engram.link.flower import name_message, node_context
 from engram.settings.errors import REFUSED
 from engram.sites.ledger import LEDGER, Ledger
 from engram.sites.policy import keep_policy
+from engram.wire.messages import name_message, node_context
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, ROSTER_QUERY, to_record
 from tests.support import initial_model, own_of, small_of_any, trainer
 

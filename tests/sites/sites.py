@@ -3,8 +3,8 @@
 from flwr.app import ConfigRecord, MessageType, RecordDict
 
 from engram.client.app import app
-from engram.link.flower import node_context
 from engram.simulations.grid import InProcessGrid
+from engram.wire.messages import node_context
 from engram.wire.wire import CONFIG, ROSTER_QUERY
 from tests.sites.budgets import TRAINING, answer_of, at, model_for
 from tests.support import small

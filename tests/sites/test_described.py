@@ -17,7 +17,7 @@ from engram.data.source import Source
 from engram.data.tables.column_summaries import describe_table
 from engram.data.tables.table_summary import DescribedTable, site_schema
 from engram.guards.secure.masks import public_of
-from engram.link.flower import local_run, pack
+from engram.link.records import to_parts
 from engram.settings.data import DataSettings
 from engram.settings.errors import AWAITED, Refused
 from engram.sites import audit as audit_module
@@ -26,6 +26,7 @@ from engram.sites.approvals import answer, requests
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.encrypted_file import new_key
 from engram.sites.policy import keep_policy
+from engram.wire.messages import local_run
 from engram.wire.roster import read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.samples import entry
@@ -456,7 +457,7 @@ def test_a_node_that_cannot_keep_what_it_told_tells_nothing(tmp_path):
 
 def test_only_the_one_who_asks_can_read_an_answer(tmp_path):
     reply = Site(tmp_path).ask()
-    assert b"north" not in b"".join(pack(reply).to_parts())
+    assert b"north" not in b"".join(to_parts(reply.content))
     letter = read_entry(reply.content).table
     assert DescribedTable.opened(letter, PRIVATE).rows == 60
     for private, text in ((bytes(32), letter), (PRIVATE, letter[:-1]), (PRIVATE, b"short")):

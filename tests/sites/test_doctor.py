@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import sqlite3
 import time
 from collections import namedtuple
 from datetime import UTC, datetime, timedelta
@@ -13,14 +11,18 @@ import pytest
 import torch
 
 from engram.client.disk_memory import DiskStore
-from engram.link.node.fleet import Fleet, KeyRefused, Unreachable
+from engram.link.credentials import read_node
+from engram.link.node.errands import Greeting, leave
 from engram.link.node.node import only_one
+from engram.link.node.refusals import KeyRefused, Unreachable
 from engram.link.server.invitations import invite
-from engram.server.status import FLEET, STARTER, Member
+from engram.server.status import Member
 from engram.settings.errors import RunStopped
 from engram.sites import doctor
 from engram.sites.doctor import look_over
+from tests.link.node.hubs import Hub
 from tests.link.server.federations import make
+from tests.link.wire.processes import until
 
 SERVER, CLIENT = Path("fed/server"), Path("fed/client-1")
 STATE = CLIENT / "state"
@@ -30,16 +32,9 @@ STATE = CLIENT / "state"
 def _fed(tmp_path, monkeypatch):
     """A federation whose SuperLink answers, knows both clients, and has the same time."""
     make(days=90)
-    there = [Member("client-0", 7, "online", ""), Member("client-1", 8, "offline", "")]
-    monkeypatch.setattr(doctor, "members", lambda folder, control: there)
-    show_life(SERVER)
-    monkeypatch.setattr(Fleet, "greet", lambda self, known: timedelta(seconds=1))
-
-
-def show_life(server):
-    (server / "flwr").mkdir()
-    for name in (STARTER, FLEET):
-        (server / "flwr" / name).touch()
+    there = [Member("client-0", "online"), Member("client-1", "offline")]
+    monkeypatch.setattr(doctor, "members", lambda folder: there)
+    monkeypatch.setattr(doctor, "greet", lambda known: Greeting(True, timedelta(seconds=1)))
 
 
 def found(folder, **options):
@@ -57,7 +52,7 @@ def test_a_new_federation_is_in_order(engram):
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert [line.split()[1] for line in lines] == [
-        *("keys", "database", "disk", "clock", "superlink")
+        *("keys", "disk", "clock", "superlink")
     ]
     assert "online: client-0; offline: client-1" in out
     assert all(each.ok for each in found(CLIENT).values())
@@ -65,7 +60,7 @@ def test_a_new_federation_is_in_order(engram):
 
 def test_who_is_invited_or_has_gone_lacks_no_key(engram):
     clients = SERVER / "clients"
-    (clients / "client-1.pub").rename(clients / "client-1.8.removed")
+    (clients / "client-1.pub").rename(clients / "client-1.abcd.removed")
     invite(Path("fed"))
     text = found(SERVER)["keys"].text
     assert text.startswith("of 1 clients; ")
@@ -123,58 +118,42 @@ def test_an_authority_is_told_of_a_month_before_it_ends_and_when_it_has():
     assert "bring the federation's ca.crt of today" in ended.text
 
 
-def test_a_database_that_cannot_be_read_is_found():
-    with sqlite3.connect(SERVER / "superlink.db") as connection:
-        connection.execute("CREATE TABLE rows (x)")
-    assert found(SERVER)["database"].ok
-    (SERVER / "superlink.db").write_bytes(b"rubbish" * 1000)
-    about, text = wrong(SERVER)
-    assert about == "database"
-    assert "bring back a copy" in text
-
-
-def test_clients_that_the_superlink_does_not_know_are_named(monkeypatch):
-    monkeypatch.setattr(doctor, "members", lambda *_, **__: [Member("client-0", 7, "online", "")])
-    assert wrong(SERVER) == (
-        "superlink",
-        "the SuperLink does not know client-1: engram register fed/server",
-    )
-
-    def silent(folder, control):
-        raise RunStopped("no SuperLink answers: start it")
-
-    monkeypatch.setattr(doctor, "members", silent)
-    assert wrong(SERVER) == ("superlink", "no SuperLink answers: start it")
-
-
-def test_a_superlink_that_answers_though_a_part_of_it_is_silent_is_wrong():
-    for name, part in [(STARTER, "what starts runs"), (FLEET, "what nodes connect to")]:
-        alive = SERVER / "flwr" / name
-        os.utime(alive, (time.time() - 90, time.time() - 90))
-        says = (
-            rf"the SuperLink answers, but no sign of life of {part} for \d+ s: start it again; .*"
-        )
-        about, text = wrong(SERVER)
-        assert about == "superlink"
-        assert re.fullmatch(says, text)
-        alive.unlink()
-        assert f"no sign of life of {part} yet" in wrong(SERVER)[1]
-        alive.touch()
-
-
 def test_a_superlink_out_of_reach_is_told_of(monkeypatch):
     for error, says in [
         (Unreachable("it is silent"), "it is silent: start it, or open the way to it"),
-        (KeyRefused("it refuses"), "it refuses: on the server, engram register; or "),
+        (KeyRefused("it refuses."), "it refuses. On the server: engram register"),
     ]:
 
-        def greet(self, known, error=error):
+        def fail(known, error=error):
             raise error
 
-        monkeypatch.setattr(Fleet, "greet", greet)
-        about, text = wrong(CLIENT)
-        assert about == "superlink"
-        assert text.startswith(says)
+        monkeypatch.setattr(doctor, "greet", fail)
+        assert wrong(CLIENT) == ("superlink", says)
+
+    def silent(folder):
+        raise RunStopped("no server answers: start it")
+
+    monkeypatch.setattr(doctor, "members", silent)
+    assert wrong(SERVER) == ("superlink", "no server answers: start it")
+
+
+def test_a_server_that_runs_says_whether_the_client_s_node_is_connected(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    hub = Hub(tmp_path / "hub")
+    hub.start()
+    try:
+        assert found(hub.server)["superlink"].text == "registered: client-0"
+        with hub.node() as node, hub.run() as run:
+            until(lambda: run.members()["client-0"].there)
+            text = found(node.folder)["superlink"].text
+            assert text.startswith(f"{hub.address} knows this client; its node is connected; the ")
+            assert "the clocks differ by" in text
+            assert found(hub.server)["superlink"].text == "online: client-0"
+        assert "its node is not connected" in found(node.folder)["superlink"].text
+        leave(read_node(node.folder))
+        assert "refuses this client's key for good" in wrong(node.folder)[1]
+    finally:
+        hub.stop()
 
 
 def test_a_damaged_memory_is_named():

@@ -274,7 +274,7 @@ def test_a_simulations_nodes_have_no_policy():
 
 
 def test_the_documented_policy_is_one(tmp_path):
-    text = (source_root() / "docs" / "deployment.md").read_text(encoding="utf-8")
+    text = (source_root() / "docs" / "sites.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
     (tmp_path / "policy.toml").write_text(block)
     policy = read_policy(tmp_path)

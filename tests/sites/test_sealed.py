@@ -1,7 +1,6 @@
 """What was sealed comes back whole, or is said to be damaged, whatever became of the file."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from engram.client.disk_memory import DiskStore
 from engram.client.memory import MemoryMismatch
-from engram.client.reply_cache import Replies
 from engram.settings.errors import Refused
 from engram.sites.encrypted_file import Damaged, Unencrypted, read_key, seal, unseal
 from tests.client.test_memory import params
@@ -64,8 +62,6 @@ def test_a_file_that_is_no_file_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "client-3" / "round-1.memory")
     with pytest.raises(MemoryMismatch, match="Not a regular file"):
         DiskStore(tmp_path).load(3, before=2)
-    os.mkfifo(tmp_path / "reply")
-    assert Replies(tmp_path).find(SimpleNamespace(content=SimpleNamespace(object_id="x"))) is None
     os.mkfifo(tmp_path / "key")
     with pytest.raises(Refused, match="cannot be read: Not a regular file"):
         read_key(tmp_path / "key")

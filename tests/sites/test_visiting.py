@@ -12,7 +12,6 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 import engram
 from engram.client import app as module
 from engram.home.exported import load_model
-from engram.link.flower import local_run
 from engram.server.run import run as run_on
 from engram.settings.errors import AWAITED
 from engram.settings.fingerprint import fingerprint
@@ -20,6 +19,7 @@ from engram.sites.approvals import APPROVALS, answer, requests
 from engram.sites.audit import Audit
 from engram.sites.evaluate_at_sites import given_model, visit
 from engram.sites.policy import keep_policy
+from engram.wire.messages import local_run
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, MODEL, ROSTER_QUERY, read_list, to_record
 from tests.samples import entry
 from tests.server.nodes import NodesGrid

@@ -12,7 +12,6 @@ from engram.core.method_shapes import Shapes
 from engram.core.tree import distance
 from engram.guards.merge import merge_of
 from engram.guards.noise import secret_noise
-from engram.link.flower import local_run, name_message
 from engram.methods.fedavg import FedAvg
 from engram.scoring.evaluation import Impossible
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION, loss, task_of
@@ -20,6 +19,7 @@ from engram.strategies.reply_border import Rejected, read_reply
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted
 from engram.strategies.train_replies import screen
+from engram.wire.messages import local_run, name_message
 from engram.wire.wire import DIVERGED, to_record
 from tests.methods.problem import built
 from tests.samples import entry

@@ -13,13 +13,11 @@ from engram.link.transport import (
     CONNECT,
     DELIVER,
     FETCH,
-    PATIENCE,
     VERSION,
     Options,
     Patience,
     node_options,
 )
-from engram.settings.errors import Refused
 
 _Code = grpc.StatusCode
 _T = TypeVar("_T")
@@ -105,20 +103,3 @@ class Connection:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             raise Lost(_Code.CANCELLED, "the connection was closed") from error
-
-
-async def leave(dial: Dial, *, patience: Patience = PATIENCE) -> None:
-    """Leaves the federation for good: the server notes it, and refuses the key from then on.
-
-    Raises:
-        Refused: The server is away, or refuses the key already.
-    """
-    try:
-        async with Connection.open(dial, patience) as connection:
-            await connection.write(pack("leave"))
-            while (frame := await connection.read()) is not None:
-                if frame.kind == "left":
-                    return
-    except (Lost, OSError) as error:
-        raise Refused(f"the server has not noted that this site leaves: {error}") from error
-    raise Refused("the server has ended the connection, and not noted that this site leaves")

@@ -4,7 +4,7 @@ import gc
 
 import flwr_datasets.partitioner  # noqa: F401 - loaded by most partitions
 
-import engram.client.app  # noqa: F401 - what workers run
+import engram.link.node.client_app  # noqa: F401 - what workers run
 
 gc.collect()
 gc.freeze()  # a later collection would write to all of it, and so make each worker a copy

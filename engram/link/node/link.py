@@ -76,6 +76,13 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
+def _warn(fault: Lost) -> None:
+    """Logs why a connection is lost; raises ``Refused`` if it is for good."""
+    if fault.code in _FINAL:
+        raise Refused(str(fault)) from fault
+    _log.warning("%s; connecting again", fault)
+
+
 class Node:
     """Node of a client.
 
@@ -86,6 +93,8 @@ class Node:
         most: Upper bound on the bytes of an ask's contents.
         patience: How long it waits for what.
         welcomed: Called with ``version``, ``time`` and ``announcements`` whenever they come.
+        lost: Called in a thread when there is no connection (any more), with the reason, which it
+            tells; it raises an ``EngramError`` that ends the node if there is to be none again.
         on_word: Called every few seconds while it is connected.
     """
 
@@ -98,11 +107,12 @@ class Node:
         most: int = 2**34,
         patience: Patience = PATIENCE,
         welcomed: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        lost: Callable[[Lost], None] = _warn,
         on_word: Callable[[], None] = lambda: None,
     ) -> None:
         self._dial, self._store, self._answer = dial, Store(state), answer
         self._most, self._patience = most, patience
-        self._welcomed, self._on_word = welcomed, on_word
+        self._welcomed, self._lost, self._on_word = welcomed, lost, on_word
         self._agenda = Agenda()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "answer")
@@ -112,7 +122,7 @@ class Node:
         """Stays connected until it is cancelled.
 
         Raises:
-            Refused: It was removed, or has left, or another node has connected with its key.
+            EngramError: As ``lost``.
         """
         tasks = [asyncio.create_task(each) for each in (self._stay(), self._work(), self._turns())]
         try:
@@ -130,20 +140,16 @@ class Node:
         """Keeps a connection, until it is refused for good."""
         wait, longest = _FIRST, self._patience.longest
         while True:
-            begun, fault = time.monotonic(), "the server has ended the connection"
+            begun, fault = time.monotonic(), Lost(_Code.OK, "the server has ended the connection")
             try:
                 await self._session()
             except Lost as error:
-                if error.code in _FINAL:
-                    raise Refused(str(error)) from error
-                fault = str(error)
-                if error.code == _Code.FAILED_PRECONDITION:
-                    wait = longest
+                fault = error
             except (BadFrame, OSError) as error:
-                fault = str(error)
+                fault = Lost(_Code.UNKNOWN, str(error))
+            await asyncio.to_thread(self._lost, fault)
             # Sessions that end soon may all end alike, so the pauses grow.
             wait = _FIRST if time.monotonic() - begun > longest else min(longest, 2 * wait)
-            _log.warning("%s; connecting again", fault)
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
 
     async def _session(self) -> None:

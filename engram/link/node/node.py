@@ -1,8 +1,8 @@
-"""A resident node, which stays connected to a SuperLink and answers its messages, for months."""
+"""A resident node, which stays connected to a SuperLink and answers its questions, for months."""
 
-import json
+import asyncio
+import contextlib
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,15 +11,18 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from engram.core.machine import keep_freed
+from engram.core.machine import available, keep_freed
 from engram.link.credentials import NodeCredentials
-from engram.link.node.fleet import Fleet, KeyRefused, Untrusted
-from engram.link.node.session import Session
-from engram.link.node.worker import COUNTED, Worker
+from engram.link.node.answering import COUNTED, Answering
+from engram.link.node.connection import Lost
+from engram.link.node.link import Node
+from engram.link.node.refusals import Gone, KeyRefused, OtherVersion, Replaced, Untrusted, explain
+from engram.link.node.superlink_address import Way
+from engram.link.node.worker import Worker
 from engram.settings.errors import EngramError, Refused
-from engram.settings.files import locked, refusing, replace_file, sweep
+from engram.settings.files import locked, sweep
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.policy import keep_policy
 from engram.wire.counters import Counters, beat, serve_counters
@@ -27,11 +30,11 @@ from engram.wire.counters import silence as silent_for
 
 _log = getLogger("flwr.engram")
 
-_KEPT = 2**20  # bytes of freed memory that a node keeps
-_NODE = "node.json"  # holds this node's id at the SuperLink
-_ALIVE = "alive"  # is touched whenever it hears of its SuperLink
-_RETRY, _LONGEST = 0.25, 30.0  # seconds until the next attempt, doubled each time up to _LONGEST
-_TAKEN = 25.0  # seconds after which a SuperLink notices that a node has died
+_KEPT: Final = 2**20  # bytes of freed memory that a node keeps
+_SHARE: Final = 8  # a question may have 1/8 of the free memory
+_ALIVE: Final = "alive"  # is touched whenever it hears of its SuperLink
+_TAKEN: Final = 25.0  # seconds for which a node that begins puts up with a refusal of its key
+_LOOK: Final = 0.2  # seconds between looks whether a node is to stop
 
 
 def run_node(
@@ -44,38 +47,52 @@ def run_node(
     forked: bool = False,
     stop: threading.Event,
 ) -> None:
-    """Answers messages until it is stopped.
+    """Answers questions until it is stopped.
 
     Args:
         credentials: The SuperLink's address, and the node's identity.
-        state: Folder of the node's persistent state: its id, and its clients' memories.
+        state: Folder of the node's persistent state: its replies, and its clients' memories.
         node_config: The node's configuration, for its ClientApp.
-        max_message: Most bytes of a message; 0 for an eighth of the free memory.
+        max_message: Most bytes of a question; 0 for an eighth of the free memory.
         metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
         forked: As for ``Worker``.
         stop: Event that ends the node.
 
     Raises:
         Refused: Another node uses the folder or the key, the SuperLink does not know the key, or
-            refuses it for good, or its certificate failed its verification at the beginning.
+            refuses it for good, or at the beginning its certificate failed its verification, or it
+            speaks another version of the link.
     """
-    keep_freed(_KEPT, largest=_KEPT)  # the parts of large messages come and go
+    keep_freed(_KEPT, largest=_KEPT)  # the parts of large contents come and go
     with only_one(state):
         sweep(state)
         place = Path(node_config["policy"]) if "policy" in node_config else None
         policy = partial(keep_policy, place, state)
-        policy()  # whatever becomes of its file before the first message
+        policy()  # whatever becomes of its file before the first question
         counters = Counters(COUNTED)
         serve_counters(counters, metrics_port, lambda: silence(state))
-        fleet = Fleet(credentials, on_beat=partial(beat, state / _ALIVE), max_message=max_message)
-        worker = Worker(node_config, counters, forked=forked)
+        way, number = Way(credentials), credentials.partition_id + 1
+        reception, alive = _Reception(way, number), partial(beat, state / _ALIVE)
+        worker = Worker(node_config, forked=forked)
         try:
             audit = Audit(state / AUDIT)
-            opened = partial(Session, fleet, worker, stop=stop, policy=policy, audit=audit)
-            _stay(fleet, opened, state, stop)
+            answer = Answering(
+                worker, number, policy=policy, audit=audit, counters=counters, stop=stop
+            )
+            node = Node(
+                way.dial,
+                state,
+                answer,
+                most=max_message or available("cpu") // _SHARE,
+                welcomed=reception.welcomed,
+                lost=reception.lost,
+                on_word=alive,
+            )
+            asyncio.run_coroutine_threadsafe(_serve(node, stop), _loop()).result()
+        except _HasLeft:
+            _log.info("this client has left the federation: its node ends")
         finally:
             worker.close()
-            fleet.close()
 
 
 @contextmanager
@@ -94,128 +111,96 @@ def only_one(state: Path) -> Iterator[None]:
         yield
 
 
-def _stay(
-    fleet: Fleet, opened: Callable[[int], Session], state: Path, stop: threading.Event
-) -> None:
-    known, pause = False, _RETRY
-    while not stop.is_set():
-        node_id = _connect(fleet, state, stop, known=known)
-        if node_id is None:
-            return
-        known, start = True, time.monotonic()
-        _log.info("node %d is connected", node_id)
-        try:
-            opened(node_id).serve()
-        except EngramError as error:
+_starting = threading.Lock()
+_loops: Final[list[asyncio.AbstractEventLoop]] = []
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """Event loop of all nodes of this process: gRPC works with one alone."""
+    with _starting:
+        if not _loops:
+            _loops.append(asyncio.new_event_loop())
+            threading.Thread(target=_loops[0].run_forever, daemon=True).start()
+        return _loops[0]
+
+
+async def _serve(node: Node, stop: threading.Event) -> None:
+    serving = asyncio.create_task(node.serve())
+    while not stop.is_set() and not serving.done():
+        await asyncio.wait([serving], timeout=_LOOK)
+    serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+class _HasLeft(EngramError):
+    """The client's site has given its key up."""
+
+
+class _Reception:
+    """Reactions of a node to how a SuperLink receives it.
+
+    Args:
+        way: The way to the SuperLink.
+        number: The node's number.
+    """
+
+    def __init__(self, way: Way, number: int) -> None:
+        self._way, self._number = way, number
+        self._known = self._connected = False  # ever; now
+        self._refused = math.inf  # since when
+        self._told: type[EngramError] | None = None
+
+    def welcomed(self, told: Mapping[str, Any]) -> None:
+        """Notes a word of welcome; the first one of a connection is logged."""
+        announced = told.get("announcements")
+        self._way.hear(announced if isinstance(announced, dict) else {})
+        if not self._connected:
+            _log.info("node %d is connected", self._number)
+        self._known = self._connected = True
+        self._refused, self._told = math.inf, None
+
+    def lost(self, how: Lost) -> None:
+        """Logs why there is no connection.
+
+        Raises:
+            Refused: There is to be none any more.
+            _HasLeft: The client's site has given its key up.
+        """
+        before, self._connected = self._connected, False
+        error = explain(self._way, how.code, str(how), was_connected=before)
+        self._end(error)
+        if before or (isinstance(error, KeyRefused | Untrusted) and self._known):
             _log.warning("%s; connecting again", error)
-        # Sessions that end soon may all end alike, so the pauses grow.
-        pause = _RETRY if time.monotonic() - start > _LONGEST else min(_LONGEST, 2 * pause)
-        stop.wait(pause)
+        elif self._told is not type(error):
+            self._told = type(error)
+            wait = f" for {_TAKEN:.0f} s" if isinstance(error, KeyRefused) else ""
+            _log.warning("%s; trying again%s", error, wait)
 
-
-def _connect(fleet: Fleet, state: Path, stop: threading.Event, *, known: bool) -> int | None:
-    """Tries, with growing waits, until a session is open; returns None if it is to end."""
-    wait, refused = _RETRY, math.inf
-    told: type[EngramError] | None = None
-    while True:
-        try:
-            node_id = fleet.open(last_node_id(state))
-            _keep(state, node_id)
-            return node_id
-        except KeyRefused as error:
-            if _has_left(fleet, error):
-                return None
-            # The key may be unknown; or this node died and lost its id, and still seems alive.
-            refused = min(refused, time.monotonic())
-            if known:
-                _log.warning("%s", error)
-            elif time.monotonic() - refused > _TAKEN:
+    def _end(self, error: EngramError) -> None:
+        """Raises an error that ends the node, if this one does."""
+        if isinstance(error, Gone) and (error.left or self._way.credentials.has_left):
+            raise _HasLeft from error
+        if isinstance(error, Gone | Replaced):
+            raise Refused(str(error)) from error
+        if self._known:
+            return
+        if isinstance(error, OtherVersion) or (
+            isinstance(error, Untrusted) and not self._way.credentials.former
+        ):
+            raise Refused(str(error)) from error
+        if isinstance(error, KeyRefused):  # it may be registered in a moment
+            self._refused = min(self._refused, time.monotonic())
+            if time.monotonic() - self._refused > _TAKEN:
                 raise Refused(
                     f"{error} Either its key is not registered (on the server: engram register), "
-                    "or another node uses it"
+                    "or something on the way breaks its connections"
                 ) from error
-            elif told is not KeyRefused:
-                told = KeyRefused
-                _log.warning("%s; trying again for %.0f s", error, _TAKEN)
-        except Untrusted as error:
-            if not known and not fleet.credentials.former:
-                raise Refused(str(error)) from error
-            _log.warning("%s", error)
-        except EngramError as error:  # Unreachable, a clock, or an unexpected answer
-            if told is not type(error):
-                told = type(error)
-                _log.warning("%s; trying again", error)
-        if stop.wait(wait * random.uniform(0.7, 1.3)):
-            return None
-        wait = min(_LONGEST, 2 * wait)
-
-
-def _has_left(fleet: Fleet, refused: KeyRefused) -> bool:
-    """Whether a client's site has given its key up; raises if it is refused for good otherwise."""
-    if fleet.credentials.has_left:
-        _log.info("this client has left the federation: its node ends")
-        return True
-    if refused.for_good:
-        raise Refused(str(refused)) from refused
-    return False
-
-
-def _keep(state: Path, node_id: int) -> None:
-    try:
-        replace_file(state / _NODE, json.dumps({"node-id": node_id}).encode())
-    except OSError as error:  # then a restart waits until the old session expires
-        _log.warning("%s cannot be written: %s", state / _NODE, error.strerror)
-    beat(state / _ALIVE)
 
 
 def silence(state: Path) -> str:
     """Line on a SuperLink's silence, if it is too long; "" if not."""
     return silent_for(state / _ALIVE, "nothing heard of the SuperLink")
-
-
-def last_node_id(state: Path) -> int | None:
-    """Returns a node's id in its last session; None if that is not known."""
-    try:
-        number = json.loads((state / _NODE).read_text(encoding="utf-8"))["node-id"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return number if isinstance(number, int) else None
-
-
-def check_there(credentials: NodeCredentials) -> None:
-    """Checks that a client's site has not left.
-
-    Raises:
-        Refused: It has.
-    """
-    if credentials.has_left:
-        raise Refused(
-            f"{credentials.public_key.parent} has left {credentials.federation}: to take part "
-            "again, it needs a new key, by `engram init-federation FOLDER --new-key "
-            f"{credentials.partition_id}` where the federation was made"
-        )
-
-
-def leave(credentials: NodeCredentials, state: Path) -> None:
-    """Gives up a client's key; its node, if one runs, ends.
-
-    An interrupted call can be repeated.
-
-    Args:
-        credentials: The client's.
-        state: Folder of its node's state.
-
-    Raises:
-        Refused: The federation is insecure, the key was given up before, or that cannot be noted.
-        Unreachable: The SuperLink does not answer; nothing has changed.
-        KeyRefused: The SuperLink does not know the key.
-    """
-    if credentials.insecure:
-        raise Refused("an insecure federation registers nobody: stop the node, and it is gone")
-    check_there(credentials)
-    Fleet(credentials).leave(last_node_id(state))
-    with refusing(f"it has left (stop the node by hand), but {credentials.left} cannot be written"):
-        replace_file(credentials.left, credentials.public_key.read_bytes())
 
 
 def run_together(nodes: Mapping[str, Callable[[], None]]) -> None:

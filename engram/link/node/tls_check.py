@@ -29,42 +29,36 @@ class Fault(NamedTuple):
     Attributes:
         text: The end of a sentence that begins with the server.
         kind: A ``certificate`` that only a person can replace, a ``clock`` that may still be set,
-            or another ``protocol``, as of a proxy whose server has not started yet.
+            another ``protocol``, as of a proxy whose server has not started yet, or the ``key``
+            of this client.
     """
 
     text: str
-    kind: Literal["certificate", "clock", "protocol"]
+    kind: Literal["certificate", "clock", "protocol", "key"]
 
 
-def speaks_tls(address: str) -> bool:
-    """Whether a server completes a TLS handshake, which gRPC without TLS cannot tell."""
-    try:
-        _unverified(_parse(address))
-    except OSError:  # includes ssl's errors
-        return False
-    return True
+def find_fault(address: str, root: Path, key_host: str = "") -> Fault | None:
+    """Finds out by a TLS handshake why a server could not be called.
 
-
-def find_fault(address: str, root: Path) -> Fault | None:
-    """Checks a server's certificate by a TLS handshake; returns its fault.
-
-    None if nothing is wrong, or if the connection broke before that was known. Only a certificate
-    that fails its verification is a final fault: other answers may come from a proxy whose server
-    has not started yet, or from another program that uses the port for a while.
+    None if the connection broke before that was known. Only a certificate that fails its
+    verification is a final fault: other answers may come from a proxy whose server has not started
+    yet, or from another program that uses the port for a while. Where nothing is wrong with the
+    server's, it has not let in the client's: servers of gRPC close such connections without a word.
 
     Args:
         address: HOST:PORT of the server.
         root: The file of the authority's certificate, which must have signed the server's.
+        key_host: The name that it must have, if not that of the address (``Way.key_host``).
     """
-    server = _parse(address)
+    server = parse_address(address, "superlink")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(root)
-        _shake_hands(server, context)
+        _shake_hands(server, context, key_host)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
             return _fault_of_time(server, error.verify_code)
-        return _certificate_fault(server, root, error)
+        return _certificate_fault(server, root, error, key_host)
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # it closed the connection
         return None
     except ssl.SSLError as error:
@@ -72,10 +66,14 @@ def find_fault(address: str, root: Path) -> Fault | None:
         return Fault(f"does not speak TLS as this node does ({reason})", "protocol")
     except OSError:
         return None
-    return None
+    return Fault("is there, and ends this node's connections.", "key")
 
 
-def _certificate_fault(server: Address, root: Path, error: ssl.SSLCertVerificationError) -> Fault:
+def _certificate_fault(
+    server: Address, root: Path, error: ssl.SSLCertVerificationError, key_host: str
+) -> Fault:
+    if error.verify_code in _OTHER_NAMES and key_host:
+        return Fault("has a key from before the one that this node has heard of", "certificate")
     if error.verify_code in _OTHER_NAMES:
         mend = f"{_RENEW} --host {server.host}` makes another one"
         return Fault(f"has a certificate for other names than {server.host}: {mend}", "certificate")
@@ -101,14 +99,10 @@ def _unverified(server: Address) -> bytes:
     return _shake_hands(server, context)
 
 
-def _parse(address: str) -> Address:
-    return parse_address(address, "superlink")
-
-
-def _shake_hands(server: Address, context: ssl.SSLContext) -> bytes:
+def _shake_hands(server: Address, context: ssl.SSLContext, name: str = "") -> bytes:
     """Returns the server's certificate, in DER."""
     with (
         socket.create_connection(server, timeout=_PATIENCE) as connection,
-        context.wrap_socket(connection, server_hostname=server.host) as wrapped,
+        context.wrap_socket(connection, server_hostname=name or server.host) as wrapped,
     ):
         return wrapped.getpeercert(binary_form=True) or b""

@@ -183,6 +183,9 @@ class Server:
         first = await first_frame(context, self._patience.stall)
         if fault := version_fault(first.fields.get("version"), "the node"):
             await context.abort(_Code.FAILED_PRECONDITION, fault)
+        if (errand := first.fields.get("errand")) is not None:
+            await self._errand(errand, name, context)
+            return
         if name in self._nodes:  # which may be dead, without a word
             self._nodes[name].end(_Code.ALREADY_EXISTS, f"another node has connected as {name}")
         self._transfers.end(name)
@@ -202,21 +205,20 @@ class Server:
             del session
         await _end(context, ending)
 
+    async def _errand(self, errand: object, name: str, context: Context) -> None:
+        """Answers a client that has come to look, or to leave, beside the session of its node."""
+        if errand == "leave":
+            try:
+                self._roll.leave(name)
+            except Refused as error:
+                await context.abort(_Code.INTERNAL, f"the server cannot note it: {error}")
+            _log.info("%s has left the federation", name)
+        await context.write(pack("welcome", time=time.time(), connected=name in self._nodes))
+
     def _hear(self, name: str, session: Session, frame: Frame) -> None:
         """Hears a word of a node."""
-        if self._nodes.get(name) is not session:  # a newer one has replaced it
-            return
-        if frame.kind != "leave":
+        if self._nodes.get(name) is session:  # else a newer one has replaced it
             self._exchange.hear(name, session, frame)
-            return
-        try:
-            self._roll.leave(name)
-        except Refused as error:
-            session.end(_Code.UNAVAILABLE, f"the server cannot note it: {error}")
-        else:
-            _log.info("%s has left the federation", name)
-            session.send(partial(pack, "left"))
-            session.end(_Code.OK, "")
 
     def _welcome(self) -> bytes:
         return pack("welcome", version=VERSION, time=time.time(), announcements=self._announced)

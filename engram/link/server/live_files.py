@@ -57,7 +57,6 @@ class Live(Generic[T]):
                 try:
                     if (value := self._read()) != self._value:
                         self._value = value
-                        _log.info("%s is read anew", self._paths[0])
                 except (Refused, OSError) as error:
                     if (fault := str(error)) != self._fault:
                         _log.warning("what was read before is used on: %s", fault)
@@ -147,29 +146,32 @@ def server_credentials(folder: Path) -> grpc.ServerCredentials:
     Raises:
         Refused: Its certificate and key do not belong together, or cannot be read.
     """
-    own, private = folder / "server.crt", folder / "server.key"
-    nobody, made = anchor("nobody", new_key().public_key()), dict[tuple[str, str], bytes]()
+    own, private, clients = folder / "server.crt", folder / "server.key", folder / "clients"
+    nobody, made = anchor("nobody", new_key().public_key()), dict[tuple[str, int], bytes]()
 
     def read() -> tuple[bytes, bytes]:
         if not same_key(read_certificate(own).public_key(), read_server_key(private).public_key()):
             raise Refused(f"{own} does not belong to the key in {private}")
         return private.read_bytes(), own.read_bytes()
 
-    def anchors(clients: Clients) -> bytes:
-        for print_, each in clients.keys.items():
-            if (named := (f"client-{each.client}", print_)) not in made:
-                made[named] = anchor(named[0], each.key)
-        there = [made[f"client-{each.client}", key] for key, each in clients.keys.items()]
-        return b"".join([nobody, *there])  # gRPC wants one at least
+    def anchors(listed: Clients) -> bytes:
+        keys = {(print_, each.client): each.key for print_, each in listed.keys.items()}
+        for each in keys.keys() - made.keys():
+            made[each] = anchor(f"client-{each[1]}", keys[each])
+        return b"".join([nobody, *(made[each] for each in keys)])  # gRPC wants one at least
 
     certificate, known = Live([own, private], read), _live_roll(folder)
-    shown: tuple[tuple[bytes, bytes], Clients] | None = None
+    shown = certificate.get(), known.get()
+
+    def present() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([shown[0]], anchors(shown[1]))
 
     def newer() -> grpc.ServerCertificateConfiguration | None:
         nonlocal shown
         before, shown = shown, (certificate.get(), known.get())
-        if before is not None and all(one is two for one, two in zip(before, shown, strict=True)):
+        if shown == before:
             return None
-        return grpc.ssl_server_certificate_configuration([shown[0]], anchors(shown[1]))
+        _log.info("%s and %s are read anew", own, clients)
+        return present()
 
-    return grpc.dynamic_ssl_server_credentials(newer(), newer, require_client_authentication=True)
+    return grpc.dynamic_ssl_server_credentials(present(), newer, require_client_authentication=True)

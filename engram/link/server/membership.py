@@ -46,7 +46,7 @@ class Membership(NamedTuple):
 
     def is_stopping(self, run_id: int) -> bool:
         """Whether ``stop_run`` was called for a run."""
-        return (self.folder / "flwr" / f"stop-{run_id}").exists()
+        return (self.folder / f"stop-{run_id}").exists()
 
     def known(self, on_line: Collection[int]) -> str:
         """Returns how many of the members' nodes are on line, in words.

@@ -128,7 +128,7 @@ class Transfers:
 
     def _check_disk(self, folder: Path) -> None:
         """Raises ``OSError`` if the disk has no room for all that is on its way."""
-        free, needed = shutil.disk_usage(folder).free - _SPARE, sum(self._promised.values())
+        free, needed = max(0, shutil.disk_usage(folder).free - _SPARE), sum(self._promised.values())
         if needed > free:
             raise OSError(f"{needed >> 20} MiB are on their way, and {free >> 20} MiB free")
 

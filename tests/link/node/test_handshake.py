@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from engram.link.credentials import NodeCredentials
-from engram.link.node import tls_check
-from engram.link.node.fleet import ClockRefused, Fleet, Unreachable, Untrusted
+from engram.link.keys import key_pem
+from engram.link.node import errands, tls_check
+from engram.link.node.errands import greet
+from engram.link.node.refusals import ClockRefused, KeyRefused, Unreachable, Untrusted
 from engram.link.server.certificates import (
     certificate_pem,
-    key_pem,
     new_authority,
     new_key,
     node_key_files,
@@ -58,18 +59,20 @@ def listen():
 
 
 @pytest.fixture
-def fleet(tmp_path):
+def call(tmp_path, monkeypatch):
+    """Has a client greet whatever listens at an address."""
     private, public = node_key_files("client-0")
     files = {"key": private, "pub": public, "ca.crt": certificate_pem(OWN.certificate)}
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
         (tmp_path / name).chmod(0o600)
+    monkeypatch.setattr(errands, "_CALL", 5.0)
 
-    def fleet(address):
+    def call(address):
         files = [tmp_path / "key", tmp_path / "pub", tmp_path / "ca.crt"]
-        return Fleet(NodeCredentials("ward", address, 0, 1, False, *files))
+        return greet(NodeCredentials("ward", address, 0, 1, *files))
 
-    return fleet
+    return call
 
 
 @pytest.fixture
@@ -132,28 +135,28 @@ def greet_halfway(connection):  # a TLS record of 122 bytes, of which two come
 BROKEN = [reset, reset_later, socket.socket.close, close_later, half_close, greet_halfway]
 
 
-def test_a_connection_that_breaks_is_tried_again_as_is_one_without_tls_which_is_told(listen, fleet):
+def test_a_connection_that_breaks_is_tried_again_as_is_one_without_tls_which_is_told(listen, call):
     plain = r"does not speak TLS .*\(wrong version number\)"
     says = dict.fromkeys(BROKEN, "does not answer") | {answer_plainly: plain, greet_in_http2: plain}
     for handle, said in says.items():
         with entry(handle), pytest.raises(Unreachable, match=said):
-            fleet(listen(handle)).open(None)
+            call(listen(handle))
 
 
-def test_what_says_nothing_is_tried_again(listen, fleet, monkeypatch):
+def test_what_says_nothing_is_tried_again(listen, call, monkeypatch):
     monkeypatch.setattr(tls_check, "_PATIENCE", 0.2)
-    monkeypatch.setattr(Fleet._call, "__kwdefaults__", {"timeout": 0.2})
+    monkeypatch.setattr(errands, "_CALL", 0.5)
     for quiet in (lambda connection: None, socket.socket.detach):
         with pytest.raises(Unreachable, match="does not answer"):
-            fleet(listen(quiet)).open(None)
+            call(listen(quiet))
 
 
-def test_who_proves_himself_and_then_goes_is_tried_again(listen, fleet, with_tls):
-    with pytest.raises(Unreachable, match="does not answer"):
-        fleet(listen(with_tls(certificate(), then=lambda c: None))).open(None)
+def test_who_proves_himself_and_then_goes_may_not_know_the_key(listen, call, with_tls):
+    with pytest.raises(KeyRefused, match=r"is there, and ends this node's connections\.$"):
+        call(listen(with_tls(certificate(), then=lambda c: None)))
 
 
-def test_a_certificate_that_fails_is_final(listen, fleet, with_tls):
+def test_a_certificate_that_fails_is_final(listen, call, with_tls):
     for made, says in [
         ({"authority": OTHER}, r"is not vouched for by .*ca\.crt: unable to get local issuer"),
         (
@@ -167,13 +170,13 @@ def test_a_certificate_that_fails_is_final(listen, fleet, with_tls):
         ({"authority": OTHER, "begins": -20}, "is not vouched for by"),
     ]:
         with entry(made, says), pytest.raises(Untrusted, match=says):
-            fleet(listen(with_tls(certificate(**made)))).open(None)
+            call(listen(with_tls(certificate(**made))))
 
 
-def test_a_clock_that_is_behind_may_be_set_later(listen, fleet, with_tls):
+def test_a_clock_that_is_behind_may_be_set_later(listen, call, with_tls):
     says = r"is not valid before 20.* UTC, and this machine's clock says 20.* UTC, 20 days earlier:"
     with pytest.raises(ClockRefused, match=f"{says} set the clock that is wrong"):
-        fleet(listen(with_tls(certificate(begins=20)))).open(None)
+        call(listen(with_tls(certificate(begins=20))))
 
 
 def test_a_root_that_went_missing_is_not_the_servers_fault(listen, with_tls):

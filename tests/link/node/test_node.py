@@ -2,35 +2,34 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, MessageType, RecordDict
 
-from engram.link.flower import ErrorCode, pack, unpack
-from engram.link.node import node
-from engram.link.node.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
-from engram.link.node.node import only_one, run_node
-from engram.link.node.worker import COUNTED, Work, Worker, WorkerDied
-from engram.settings.errors import REFUSED, Refused
-from engram.wire.counters import Counters
+from engram.link.credentials import read_node
+from engram.link.node import connection, errands, node
+from engram.link.node.errands import greet, leave
+from engram.link.node.node import only_one
+from engram.link.node.refusals import Gone, Unreachable
+from engram.link.node.worker import Work, Worker, WorkerDied
+from engram.link.records import from_contents, to_contents
+from engram.link.server.live_files import Roll
+from engram.link.server.registration import remove_client
+from engram.settings.errors import EngramError, Refused
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY
-from tests.link import messages
+from tests.link.node.hubs import Hub, asked, question
+from tests.link.wire.processes import until
 from tests.support import small
 
 STATION = {"partition-id": 0, "num-partitions": 2}
-
-
-def question(kind=ROSTER_QUERY):
-    return messages.question(RecordDict({CONFIG: ConfigRecord({})}), kind=kind)
+RECORDS = RecordDict({CONFIG: ConfigRecord({})})
 
 
 # --- The worker ------------------------------------------------------------------------------
@@ -43,99 +42,91 @@ def worker(request):
     worker.close()
 
 
-def work(message, project=None, **settings):
-    table = "".join(f"{k} = {json.dumps(v)}\n" for k, v in small(**settings).to_config().items())
-    project = project or f"[tool.flwr.app.config]\n{table}"
-    return Work(pack(message), RunInfo(1, project.encode(), {}), 7)
+@pytest.fixture
+def work(tmp_path):
+    """Returns a question to a worker, which writes its reply into the test's folder."""
+
+    def work(kind=ROSTER_QUERY, config=None):
+        config = json.dumps(small().to_config()).encode() if config is None else config
+        records = [b"".join(map(bytes, each.parts)) for each in to_contents(RECORDS)]
+        return Work(1, 7, kind, [config, *records], tmp_path / "reply")
+
+    return work
 
 
 def answer(worker, asked):
-    return unpack(worker.begin(asked).result(60))
+    return worker.begin(asked).result(60)
 
 
 @pytest.mark.processes
-def test_a_worker_answers_as_the_client_app_does(worker):
-    reply = answer(worker, work(question()))
-    assert list(read_entry(reply.content).clients) == list(range(0, 20, 2))
+def test_a_worker_answers_as_the_client_app_does(worker, work):
+    reply = answer(worker, work()).content
+    found = read_entry(from_contents([reply.path], reply.size))
+    assert list(found.clients) == list(range(0, 20, 2))
+    assert reply.path == work().place / reply.digest
 
 
 @pytest.mark.processes
-def test_messages_are_counted():
-    counters = Counters(COUNTED)
-    counted = Worker(STATION, counters)
-    try:
-        asked = work(question())
-        replies = [counted.begin(each).result(60) for each in (asked, work(question("train")))]
-    finally:
-        counted.close()
-    found = {family.name: family.samples[0].value for family in counters.collect()}
-    assert found.pop("engram_work_seconds") > 0
-    assert found == {
-        "engram_messages": 2,
-        "engram_received_bytes": pytest.approx(2 * asked.message.size, rel=0.1),
-        "engram_sent_bytes": sum(reply.size for reply in replies),
-        "engram_failures": 1,
-    }
+def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker, work):
+    refused = answer(worker, work(MessageType.TRAIN))
+    assert refused.error == "refused"
+    assert "must hold slots" in refused.reason
+    raised = answer(worker, work("query.nothing"))
+    assert (raised.content, raised.error) == (None, "failed")
+    assert raised.reason.startswith("ValueError: ")
 
 
 @pytest.mark.processes
-def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker):
-    refused = answer(worker, work(question(MessageType.TRAIN)))
-    assert refused.error.code == REFUSED
-    assert "must hold slots" in refused.error.reason
-    raised = answer(worker, work(question("query.nothing")))
-    assert raised.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-
-
-@pytest.mark.processes
-def test_what_cannot_be_read_costs_no_worker(worker):
-    deep = answer(worker, work(question(), project="x = " + "[" * 5000))
-    assert deep.error.code == REFUSED
-    assert (
-        "the run's pyproject.toml cannot be read: ValueError('it nests too deeply')"
-        in deep.error.reason
-    )
-    asked = work(question())
-    halved = asked.message._replace(objects=dict(list(asked.message.objects.items())[:1]))
-    raised = answer(worker, asked._replace(message=halved))
-    assert raised.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+def test_what_cannot_be_read_costs_no_worker(worker, work, tmp_path):
+    for config, says in [
+        (b"[" * 5000, "the run's config cannot be read: it nests too deeply"),
+        (b"[1]", "the run's config must be an object of JSON, got [1]"),
+        (b"1" * (2**20 + 1), "the run's config must have at most 1048576 bytes"),
+    ]:
+        found = answer(worker, work(config=config))
+        assert (found.error, found.reason) == ("refused", says)
+    (tmp_path / "config").write_bytes(b"x" * 2**21)
+    found = answer(worker, work(config=tmp_path / "config"))
+    assert found.reason == "the run's config must have at most 1048576 bytes"
+    halved = work()._replace(contents=[*work().contents[:-1], work().contents[-1][:-1]])
+    assert answer(worker, halved).error == "refused"
     assert worker._process.is_alive()
 
 
 @pytest.mark.processes
-def test_it_is_the_worker_that_ends_when_memory_does(worker):
-    answer(worker, work(question()))
+def test_it_is_the_worker_that_ends_when_memory_does(worker, work):
+    answer(worker, work())
     score = Path(f"/proc/{worker._process.pid}/oom_score_adj").read_text()
     assert int(score) > int(Path("/proc/self/oom_score_adj").read_text())
 
 
 @pytest.mark.processes
-def test_a_worker_that_dies_costs_one_message(worker):
+def test_a_worker_that_dies_costs_one_message(worker, work):
     for number in (signal.SIGKILL, signal.SIGSEGV):
         os.kill(worker._process.pid, number)
         with pytest.raises(WorkerDied, match=f"ended with {number.name}"):
-            answer(worker, work(question()))
-        assert answer(worker, work(question())).has_content()
+            answer(worker, work())
+        assert answer(worker, work()).content
 
 
 @pytest.mark.processes
-def test_work_can_be_stopped_and_the_next_message_is_answered(worker):
+def test_work_can_be_stopped_and_the_next_message_is_answered(worker, work):
     before = worker._process.pid
     os.kill(before, signal.SIGSTOP)  # as if it computed for ever
-    done = worker.begin(work(question()))
+    done = worker.begin(work())
     assert not done.done()
     worker.stop_work()
     with pytest.raises(WorkerDied, match="ended with SIGKILL"):
         done.result(60)
-    assert answer(worker, work(question())).has_content()
+    assert answer(worker, work()).content
     assert worker._process.pid != before
 
 
 @pytest.mark.processes
-def test_a_node_that_stops_does_not_wait_for_its_worker():
+def test_a_node_that_stops_does_not_wait_for_its_worker(work):
     worker = Worker(STATION)
     start = time.monotonic()
-    done = worker.begin(work(question()))  # it is still loading
+    done = worker.begin(work())  # it is still loading
     worker.close()
     assert isinstance(done.exception(0), WorkerDied)
     assert time.monotonic() - start < 2
@@ -168,156 +159,151 @@ def test_a_worker_ends_with_its_node(tmp_path, forked):
 
 
 class FakeWorker:
-    def __init__(self, *_, forked=False):
-        self.dies = False
+    """Is never asked."""
 
-    def begin(self, work):
-        done = Future()
-        if self.dies:
-            self.dies = False
-            done.set_exception(WorkerDied("the worker ended with SIGKILL while it was at work"))
-        else:
-            done.set_result(pack(Message(RecordDict(), reply_to=unpack(work.message))))
-        return done
-
-    def close(self): ...
-
-
-class FakeFleet:
-    """Does what its script says, one entry a call of ``open`` or ``pull``; then stops the node."""
-
-    def __init__(self, script, stop):
-        self.script = script
-        self.stop = stop
-        self.credentials = SimpleNamespace(has_left=False, former="")
-        self.opened_with = []
-        self.pushed = []
-
-    def _next(self, default):
-        if not self.script:
-            self.stop.set()
-            return default
-        entry = self.script.pop(0)
-        if isinstance(entry, Exception):
-            raise entry
-        return entry
-
-    def open(self, last):
-        self.opened_with.append(last)
-        return self._next(7)
-
-    def pull(self):
-        message = self._next(None)
-        return message and (1, pack(message))
-
-    def fetch(self, run_id, message, *, until):
-        return message
-
-    def run_info(self, run_id):
-        return RunInfo(run_id, b"", {})
-
-    def push(self, _, reply):
-        self.pushed.append(unpack(reply))
+    def __init__(self, *_, forked=False): ...
 
     def close(self): ...
 
 
 @pytest.fixture
-def start(monkeypatch, tmp_path):
-    """Runs a node against a script; returns the fleet that played it."""
-
-    def start(*script, waits=None):
-        stop = threading.Event()
-        fleet = FakeFleet(list(script), stop)
-        if waits is not None:
-            monkeypatch.setattr(stop, "wait", lambda seconds: waits.append(seconds) or False)
-            monkeypatch.setattr(node.time, "monotonic", lambda: sum(waits))
-        monkeypatch.setattr(node, "Fleet", lambda credentials, **options: fleet)
-        monkeypatch.setattr(node, "Worker", FakeWorker)
-        run_node(None, tmp_path / "state", {}, stop=stop)
-        return fleet
-
-    return start
+def hub(tmp_path, monkeypatch):
+    monkeypatch.setattr(node, "Worker", FakeWorker)
+    hub = Hub(tmp_path)
+    hub.start()
+    yield hub
+    hub.stop()
 
 
-def test_answers_and_remembers_its_number(start, tmp_path):
-    fleet = start(41, None, question())
-    assert len(fleet.pushed) == 1
-    assert fleet.opened_with == [None]
-    assert start(41).opened_with == [41]
-    assert (tmp_path / "state" / "alive").exists()
+def is_there(run):
+    return (there := run.members().get("client-0")) is not None and there.there
 
 
-def test_a_damaged_number_is_no_number(start, tmp_path):
-    (tmp_path / "state").mkdir()
-    for text in ("{", "[]", '{"node-id": "x"}'):
-        (tmp_path / "state" / "node.json").write_text(text)
-        assert start(5).opened_with == [None]
+@pytest.mark.processes
+def test_a_node_answers_over_the_link_and_does_no_work_twice(tmp_path):
+    hub = Hub(tmp_path)
+    hub.start()
+    try:
+        with hub.node() as there, hub.run() as run:
+            one = question(ROSTER_QUERY, RECORDS, request="1")
+            two = question(MessageType.TRAIN, RECORDS, request="2")
+            entry, refused = asked(run, one, two)
+            assert len(read_entry(from_contents([entry.content], 2**20)).clients) == 20
+            assert (refused.error, "must hold slots" in refused.reason) == ("refused", True)
+            (there.folder / "state" / "log").rename(there.folder / "state" / "before")
+            (again,) = asked(run, one)
+            assert bytes(again.content) == bytes(entry.content)
+            assert not (there.folder / "state" / "log").exists()  # no worker had it to answer
+            assert (there.folder / "state" / "alive").exists()
+        assert there.error is None
+    finally:
+        hub.stop()
 
 
-def test_opens_another_session_when_one_breaks(start):
-    lost, unknown = Unreachable("gone"), KeyRefused("who are you?")
-    fleet = start(41, lost, 41, unknown, 42, question(), waits=[])
-    assert fleet.opened_with == [None, 41, 41]
-    assert len(fleet.pushed) == 1
+def test_a_node_waits_for_its_superlink_and_connects_anew(hub, warnings_of_engram):
+    hub.stop()
+    with hub.node() as there:
+        until(lambda: "does not answer" in warnings_of_engram.text)
+        for times in (1, 2):
+            hub.start()
+            until(
+                lambda times=times: (
+                    warnings_of_engram.messages.count("node 1 is connected") == times
+                )
+            )
+            hub.stop()
+            until(lambda: "connecting again" in warnings_of_engram.messages[-1])
+        time.sleep(1.0)  # in which it tries again
+    assert there.error is None
+    trouble = [line for line in warnings_of_engram.messages if line.endswith("; trying again")]
+    assert trouble[0].startswith(f"the SuperLink at {hub.address} does not answer: ")
+    assert len(trouble) <= 3  # a line a time, however often it tries
 
 
-def test_waits_grow_and_go_on_for_as_long_as_it_takes_but_for_a_key_that_stays_refused(start):
-    waits = []
-    start(*[Unreachable("gone")] * 14, 41, waits=waits)
-    assert waits[0] < 0.4
-    assert 20 < max(waits[:14]) < 40
-    assert sum(waits[:14]) > 120
-    waits = []
-    with pytest.raises(Refused, match=r"no\. Either its key is not registered .*engram register"):
-        start(*[KeyRefused("no.")] * 99, waits=waits)
-    assert 25 < sum(waits) < 60
+def test_a_client_that_is_removed_hears_it_whether_its_node_runs_or_begins(hub):
+    with hub.node() as there, hub.run() as run:
+        until(lambda: is_there(run))
+        remove_client(hub.server, "0")
+        until(lambda: there.ended)
+    with hub.node() as again:
+        until(lambda: again.ended)
+    for each in (there, again):
+        assert isinstance(each.error, Refused)
+        assert "refuses this client's key for good, as " in str(each.error)
+        assert "was removed from the federation by its operator: to take part" in str(each.error)
+    with pytest.raises(Gone):
+        leave(read_node(there.folder))
 
 
-@pytest.mark.parametrize("before", [[], [41, Unreachable("gone")]])
-def test_a_key_that_is_refused_for_good_is_an_end_at_once(start, before):
-    gone, waits = KeyRefused("it refuses the key for good."), []
-    gone.for_good = True
-    with pytest.raises(Refused, match=r"it refuses the key for good\.$"):
-        start(*before, gone, 41, waits=waits)
-    assert sum(waits) < 2
+def test_a_client_that_leaves_has_its_node_end_and_can_do_so_again(hub, warnings_of_engram):
+    with hub.node() as there, hub.run() as run:
+        until(lambda: is_there(run))
+        credentials = read_node(there.folder)
+        assert greet(credentials).connected  # which cuts nobody off
+        leave(credentials)
+        assert credentials.has_left
+        until(lambda: there.ended)
+    assert there.error is None
+    assert warnings_of_engram.messages[-1] == "this client has left the federation: its node ends"
+    with pytest.raises(Refused, match="has left fed: to take part again, it needs a new key"):
+        leave(credentials)
+    credentials.left.unlink()  # as if the answer had been lost
+    leave(credentials)
+    assert credentials.has_left
 
 
-def test_a_key_that_was_taken_for_alive_is_told_of_at_once_and_accepted_in_the_end(
-    start, warnings_of_engram
-):
-    fleet = start(KeyRefused("no."), KeyRefused("no."), 41, question(), waits=[])
-    assert len(fleet.pushed) == 1
-    told = [line for line in warnings_of_engram.messages if "no." in line]
-    assert told == ["no.; trying again for 25 s"]
+def test_of_two_nodes_with_a_key_the_former_ends_and_says_so(hub, tmp_path):
+    with hub.node() as former, hub.run() as run:
+        until(lambda: is_there(run))
+        shutil.copytree(former.folder, hub.folder / "client-9", ignore=lambda *_: ["state"])
+        with hub.node(9) as newer:
+            until(lambda: former.ended)
+            assert not newer.ended
+    assert "another node has connected as client-0. If that is not its site's" in str(former.error)
 
 
-def test_a_stranger_is_an_end_at_once_unless_it_was_a_friend_before(start):
-    with pytest.raises(Refused, match="not vouched for"):
-        start(Untrusted("not vouched for"), waits=[])
-    fleet = start(41, Unreachable("gone"), Untrusted("who is that?"), 41, question(), waits=[])
-    assert len(fleet.pushed) == 1
+def test_a_key_that_stays_unknown_is_refused_in_the_end(hub, warnings_of_engram, monkeypatch):
+    monkeypatch.setattr(node, "_TAKEN", 0.2)
+    (hub.server / "clients" / "client-0.pub").unlink()
+    until(lambda: not Roll(hub.server).names())
+    with hub.node() as there:
+        until(lambda: there.ended)
+    assert str(there.error) == (
+        f"the SuperLink at {hub.address} is there, and ends this node's connections. Either its "
+        "key is not registered (on the server: engram register), or something on the way breaks "
+        "its connections"
+    )
+    assert warnings_of_engram.messages[-1].endswith(
+        "ends this node's connections.; trying again for 0 s"
+    )
 
 
-def test_an_odd_answer_at_the_beginning_is_no_end(start):
-    fleet = start(RunOver("a proxy forbids it"), Unusable("too large"), 41, question(), waits=[])
-    assert len(fleet.pushed) == 1
+def test_a_server_of_another_version_is_told_of(hub, monkeypatch):
+    for module in (connection, errands):
+        monkeypatch.setattr(module, "VERSION", 2)
+    with hub.node() as there:
+        until(lambda: there.ended)
+    says = "speaks version 1 of Engram's link, and the node version 2: install the same release"
+    assert says in str(there.error)
+    with pytest.raises(EngramError, match=says):
+        greet(read_node(there.folder))
 
 
-def test_stale_messages_and_those_of_ended_runs_are_dropped(start):
-    stale = question()
-    stale.metadata.created_at = time.time() - 100
-    stale.metadata.ttl = 99.0
-    fleet = start(41, RunOver("ended"), stale, question(), waits=[])
-    assert len(fleet.pushed) == 1
+def test_an_impostor_is_an_end_at_the_beginning(hub, tmp_path):
+    other = Hub(tmp_path / "other")
+    shutil.copy(other.folder / "client-0" / "ca.crt", hub.folder / "client-0" / "ca.crt")
+    with hub.node() as there:
+        until(lambda: there.ended)
+    assert isinstance(there.error, Refused)
+    assert "is not vouched for by" in str(there.error)
 
 
-def test_a_crash_of_the_worker_is_told_to_the_server(start, monkeypatch):
-    monkeypatch.setattr(FakeWorker, "__init__", lambda self, *_, **__: setattr(self, "dies", True))
-    fleet = start(41, question(), question())
-    assert fleet.pushed[0].error.code == ErrorCode.CLIENT_APP_CRASHED
-    assert "SIGKILL" in fleet.pushed[0].error.reason
-    assert fleet.pushed[1].has_content()
+def test_an_errand_to_nobody_says_so(hub):
+    hub.stop()
+    for errand in (greet, leave):
+        with pytest.raises(Unreachable, match="does not answer"):
+            errand(read_node(hub.folder / "client-0"))
+    hub.start()
 
 
 def test_a_node_itself_does_without_torch():

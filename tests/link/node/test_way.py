@@ -3,27 +3,22 @@
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import grpc
 import pytest
-from flwr.proto.fleet_pb2 import ActivateNodeRequest
-from flwr.proto.fleet_pb2_grpc import FleetServicer, add_FleetServicer_to_server
 
 from engram.link.credentials import read_node
+from engram.link.frames import pack
 from engram.link.keys import read_certificate
 from engram.link.node import superlink_address
-from engram.link.node.fleet import Fleet, KeyRefused, Unreachable, Untrusted
+from engram.link.node.errands import greet
+from engram.link.node.refusals import Untrusted
 from engram.link.node.superlink_address import Way
 from engram.link.server.certificates import certificate_pem
-from engram.link.server.live_certificates import (
-    grpc_credentials,
-    live_announcement,
-    live_certificate,
-)
+from engram.link.server.live_files import announcements, server_credentials
 from engram.link.server.renewal import renew_server
+from engram.link.transport import CONNECT, handlers
 from tests.link.server.federations import FED, make
 
 NODE, SERVER = FED / "client-0", FED / "server"
@@ -36,11 +31,9 @@ def _fed():
     shutil.copytree(NODE, "kept")
 
 
-def call(found, *, told=True):
-    """Makes a call whose answer comes with what the server announces now."""
-    metadata = live_announcement(SERVER)("/flwr.proto.Fleet/ActivateNode", b"")
-    answer = SimpleNamespace(trailing_metadata=lambda: metadata if told else None)
-    assert found.intercept_unary_unary(lambda *_: answer, None, None) is answer
+def hear(found):
+    """Tells a node what the server announces now."""
+    found.hear(announcements(SERVER)())
 
 
 def tried(found, times):
@@ -49,8 +42,9 @@ def tried(found, times):
 
 def test_a_node_that_is_told_nothing_stays_where_it_is():
     found, before = Way(read_node(NODE)), (NODE / "node.toml").read_bytes()
-    for told in (True, False):
-        call(found, told=told)
+    found.hear({})
+    hear(found)
+    found.hear({"moved": [1], "authorities": {}, "least-key": "x"})
     assert tried(found, 3) == [OLD] * 3
     assert (NODE / "node.toml").read_bytes() == before
 
@@ -58,14 +52,14 @@ def test_a_node_that_is_told_nothing_stays_where_it_is():
 def test_a_node_follows_and_tries_the_former_address_in_turn():
     found = Way(read_node(NODE))
     renew_server(SERVER, superlink=NEW)
-    call(found)
+    hear(found)
     assert tried(found, 3) == [NEW, OLD, NEW]
-    found.reached()
+    found.hear({})
     assert tried(found, 1) == [NEW]
     again = read_node(NODE)
     assert (again.superlink, again.former) == (NEW, OLD)
     assert tried(Way(again), 2) == [NEW, OLD]
-    call(found)
+    hear(found)
     assert read_node(NODE) == again
 
 
@@ -74,7 +68,7 @@ def test_a_site_with_a_way_of_its_own_keeps_it():
     path.write_text(path.read_text().replace(OLD, "127.0.0.1:19092"))
     found = Way(read_node(NODE))
     renew_server(SERVER, superlink=NEW)
-    call(found)
+    hear(found)
     assert tried(found, 2) == ["127.0.0.1:19092"] * 2
 
 
@@ -82,7 +76,7 @@ def test_a_proxy_is_passed_by_at_the_new_address_too(monkeypatch):
     monkeypatch.setenv("no_proxy", "")
     renew_server(SERVER, superlink=NEW)
     found = Way(read_node(NODE))
-    call(found)
+    hear(found)
     found.next()
     assert "c.example.org" in dict(os.environ)["no_grpc_proxy"].split(",")
 
@@ -91,7 +85,7 @@ def test_a_node_trusts_a_successor_also_after_its_next_start():
     found = Way(read_node(NODE))
     renew_server(SERVER, authority=True)
     shutil.copy("kept/ca.crt", NODE)  # as if it were on another machine
-    call(found)
+    hear(found)
     new = certificate_pem(read_certificate(SERVER / "ca.crt"))
     assert found.roots() == (NODE / "ca.crt").read_bytes() == new
     read_node(NODE)
@@ -105,22 +99,13 @@ def test_a_folder_that_cannot_be_written_is_told_of(monkeypatch, warnings_of_eng
     found = Way(read_node(NODE))
     renew_server(SERVER, superlink=NEW, authority=True, another_key=True)
     shutil.copy("kept/ca.crt", NODE)
-    call(found)
+    hear(found)
     assert tried(found, 2) == [NEW, OLD]
     assert found.key_host == "key-1.invalid"
     assert found.roots() == certificate_pem(read_certificate(SERVER / "ca.crt"))
     said = warnings_of_engram.text
     for name in ("node.toml", "ca.crt", "least.crt"):
         assert f"{name} cannot be written (Read-only file system): bring it" in said
-
-
-def test_without_tls_nothing_is_believed():
-    make("open", insecure=True)
-    found = Way(read_node(NODE.parent.parent / "open/client-0"))
-    renew_server(SERVER, superlink=NEW, authority=True)
-    call(found)
-    assert tried(found, 2) == [OLD] * 2
-    assert found.roots() is None
 
 
 # --- Another key -----------------------------------------------------------------------------
@@ -131,12 +116,14 @@ def serve():
     """Starts a server that shows the certificate in a folder; returns its HOST:PORT."""
     servers = []
 
+    def welcome(words, context):
+        yield pack("welcome")
+
     def serve(folder):
         server = grpc.server(ThreadPoolExecutor(1))
-        add_FleetServicer_to_server(FleetServicer(), server)
-        shown = grpc_credentials(live_certificate(folder))
+        server.add_generic_rpc_handlers((handlers({CONNECT: welcome}),))
         servers.append(server)
-        port = server.add_secure_port("127.0.0.1:0", shown)
+        port = server.add_secure_port("127.0.0.1:0", server_credentials(folder))
         server.start()
         return f"127.0.0.1:{port}"
 
@@ -146,15 +133,12 @@ def serve():
 
 
 def accepts(address):
-    """Whether a node trusts the server at an address, which then says that it can do nothing."""
-    node = Fleet(read_node(NODE)._replace(superlink=address))
+    """Whether a node trusts the server at an address."""
     try:
-        with closing(node):
-            node.open(None)
-    except KeyRefused:  # "not implemented"
-        return True
-    except (Unreachable, Untrusted):
+        greet(read_node(NODE)._replace(superlink=address))
+    except Untrusted:
         return False
+    return True
 
 
 def test_a_stolen_key_is_refused_once_a_node_has_heard_of_the_next(serve):
@@ -164,23 +148,17 @@ def test_a_stolen_key_is_refused_once_a_node_has_heard_of_the_next(serve):
     renew_server(SERVER, another_key=True)
     assert accepts(true)
     assert accepts(thief)  # nobody has told the node yet
-    call(Way(read_node(NODE)))
+    hear(Way(read_node(NODE)))
     assert Way(read_node(NODE)).key_host == "key-1.invalid"
-    assert (accepts(true), accepts(thief)) == (True, False)
+    assert accepts(true)
+    with pytest.raises(Untrusted, match="has a key from before the one that this node has heard"):
+        greet(read_node(NODE)._replace(superlink=thief))
     for more in ({}, {"superlink": NEW}, {"authority": True}, {}, {"another_key": True}):
         renew_server(SERVER, **more)
         assert (accepts(true), accepts(thief)) == (True, False)
-        call(Way(read_node(NODE)))
+        hear(Way(read_node(NODE)))
         assert (accepts(true), accepts(thief)) == (True, False)
     assert Way(read_node(NODE)).key_host == "key-2.invalid"
-
-
-def test_a_refused_session_leaves_no_channel(serve):
-    node = Fleet(read_node(NODE)._replace(superlink=serve(SERVER)))
-    with pytest.raises(KeyRefused), closing(node):
-        node.open(None)
-    with pytest.raises(ValueError, match="closed channel"):
-        node._stub.ActivateNode(ActivateNodeRequest())
 
 
 def test_a_node_does_not_go_back_to_an_earlier_key():
@@ -188,8 +166,8 @@ def test_a_node_does_not_go_back_to_an_earlier_key():
     renew_server(SERVER, another_key=True)
     shutil.copy(SERVER / "least.crt", "first.crt")
     renew_server(SERVER, another_key=True)
-    call(found)
+    hear(found)
     for known in (found, Way(read_node(NODE))):
         shutil.copy("first.crt", SERVER / "least.crt")
-        call(known)
+        hear(known)
         assert known.key_host == "key-2.invalid"

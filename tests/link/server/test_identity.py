@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from engram.link.credentials import read_node, read_server
-from engram.link.keys import read_node_key
+from engram.link.keys import read_node_key, read_public_key, same_key
 from engram.link.server import identity
 from engram.link.server.identity import add_client
 from engram.link.server.renewal import renew_server
@@ -51,24 +51,10 @@ def test_the_folders():
         *(f"server/clients/client-{n}.pub" for n in (0, 1)),
         *(f"client-{n}/{name}" for n in (0, 1) for name in CLIENT | {"ca.crt"}),
     }
-    common = {"federation": "fed", "superlink": "a.example.org:9092", "insecure": False}
+    common = {"federation": "fed", "superlink": "a.example.org:9092"}
     assert settings("server/federation.toml") == common | {"clients": 2}
     assert settings("client-1/node.toml") == common | {"partition-id": 1, "num-partitions": 2}
     assert [path.name for path in Path().iterdir()] == ["fed"]
-
-
-def test_the_folders_of_an_insecure_federation():
-    make(insecure=True)
-    assert read_node(add_client(FED)).insecure
-    shutil.rmtree(FED)
-    make(insecure=True)
-    assert tree(FED) == {
-        "server/federation.toml",
-        *(f"server/clients/client-{n}.pub" for n in (0, 1)),
-        *(f"client-{n}/{name}" for n in (0, 1) for name in CLIENT),
-    }
-    assert settings("server/federation.toml")["insecure"] is True
-    assert settings("client-0/node.toml")["insecure"] is True
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o277, 0o777])
@@ -101,15 +87,11 @@ def test_an_empty_folder_is_taken_and_folders_above_are_made():
     read_server(Path("deep/down/fed/server"))
 
 
-def test_flower_takes_the_keys():
-    from flwr.cli.supernode.register import try_load_public_key
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
+def test_a_clients_key():
     make()
     private = read_node_key(FED / "client-0/client.key")
     assert isinstance(private.curve, ec.SECP256R1)
-    sent = try_load_public_key(FED / "server/clients/client-0.pub")
-    assert sent == public_key_to_bytes(private.public_key())
+    assert same_key(read_public_key(FED / "server/clients/client-0.pub"), private.public_key())
     assert (FED / "client-0/client.pub").read_text().endswith(" fed/client-0\n")
 
 

@@ -84,13 +84,6 @@ def test_renew_refuses_and_changes_nothing():
         assert (FED / "server/server.crt").read_bytes() == before
 
 
-def test_an_insecure_federation_has_nothing_to_renew():
-    shutil.rmtree(FED)
-    make(insecure=True)
-    with pytest.raises(Refused, match="it has no certificate to renew"):
-        renew_server(FED / "server", [], 30)
-
-
 # --- Another address -------------------------------------------------------------------------
 
 

@@ -49,7 +49,8 @@ def test_a_field_of_another_kind_is_refused(value: object) -> None:
 
 
 def test_tensors_are_read_as_they_were_written() -> None:
-    found = content.read(b"".join(content.parts(TENSORS)))
+    found, said = content.read(b"".join(content.parts(TENSORS, {"made by": "Engram"})))
+    assert said == {"made by": "Engram"}
     assert found.keys() == TENSORS.keys()
     for name, array in TENSORS.items():
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
@@ -58,7 +59,7 @@ def test_tensors_are_read_as_they_were_written() -> None:
 
 def test_the_format_is_that_of_safetensors() -> None:
     ours = safetensors.numpy.load(b"".join(content.parts(TENSORS)))
-    theirs = content.read(safetensors.numpy.save(TENSORS, {"made by": "safetensors"}))
+    theirs, _ = content.read(safetensors.numpy.save(TENSORS, {"made by": "safetensors"}))
     for name, array in TENSORS.items():
         assert np.array_equal(ours[name], array)
         assert np.array_equal(theirs[name], array)
@@ -66,7 +67,7 @@ def test_the_format_is_that_of_safetensors() -> None:
 
 def test_what_is_read_is_a_view() -> None:
     data = bytearray(b"".join(content.parts({"w": np.zeros(4, np.float32)})))
-    found = content.read(data)["w"]
+    found = content.read(data)[0]["w"]
     data[-4:] = np.float32(5).tobytes()
     assert found[3] == 5
 
@@ -81,7 +82,10 @@ def test_what_is_read_is_a_view() -> None:
         ({"w": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}}, 4),
         ({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, 8),
         ({n: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for n in "ab"}, 4),
+        ({"w": {"dtype": "U8", "shape": [1] * 40, "data_offsets": [0, 1]}}, 1),
+        ({"w": {"dtype": "U8", "shape": [0] * 40, "data_offsets": [0, 0]}}, 0),
         ({"w": []}, 0),
+        ({"__metadata__": []}, 0),
         ([], 0),
     ],
 )

@@ -26,6 +26,7 @@ class Together:
     """A federation in this process.
 
     Attributes:
+        nodes: Nodes, by name.
         words: Announcements that nodes have been given.
     """
 
@@ -35,6 +36,7 @@ class Together:
         new_federation(folder, clients)
         self.loop = asyncio.new_event_loop()
         self.running: dict[str, asyncio.Task[None]] = {}
+        self.nodes = dict[str, Node]()
         self._labs = list[Lab]()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
@@ -59,10 +61,11 @@ class Together:
 
     async def _serve_node(self, name: str, answer: Callable[[Task], Answer] | None) -> None:
         own = self.folder / name
-        await Node(
+        self.nodes[name] = Node(
             dialing(f"127.0.0.1:{self.port}", own), own / "state", answer or answer_in(own),
             patience=self.patience, welcomed=self.words.append,
-        ).serve()  # fmt: skip
+        )  # fmt: skip
+        await self.nodes[name].serve()
 
     def end(self, *names: str) -> None:
         """Ends the server, or nodes."""
@@ -122,6 +125,14 @@ class Lab:
         """Whether nodes are there."""
         members = self.link.members()
         return all(name in members and members[name].there for name in names or NAMES)
+
+    @contextlib.contextmanager
+    def waiting(self, name: str) -> Iterator[None]:
+        """Has a node that is asked to wait answer afterwards."""
+        go = self.folder / name / "go"
+        go.unlink(missing_ok=True)
+        yield
+        go.touch()
 
     def worked(self, name: str) -> int:
         """Returns how often a node has worked for the run."""

@@ -1,0 +1,130 @@
+"""Answers of a node: its worker's, within the time of the site's policy and of whoever asks."""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from logging import getLogger
+from pathlib import Path
+from threading import Event
+from typing import Final, NamedTuple
+
+from flwr.app import MessageType
+
+from engram.link.node.link import Answer, Task
+from engram.link.node.worker import Outcome, Work, Worker, WorkerDied
+from engram.settings.errors import Refused
+from engram.sites.audit import ENDED, Audit
+from engram.sites.policy import USUAL, Policy
+from engram.wire.counters import Counters
+
+_log = getLogger("flwr.engram")
+
+COUNTED: Final = {
+    "messages": "Messages that the node has worked on: rounds, scores, questions who is there",
+    "received_bytes": "Bytes of these messages",
+    "sent_bytes": "Bytes of its replies",
+    "work_seconds": "Seconds of its work, from the message to the reply",
+    "failures": "Messages that it has refused, or that its worker did not survive",
+}
+
+_LOOK = 0.2  # seconds between looks whether work is to end
+
+
+class _Job(NamedTuple):
+    task: Task
+    since: float
+    seconds: float  # that the site's policy allows
+    outcome: Future[Outcome]
+
+
+class Answering:
+    """Answers one task after another.
+
+    Args:
+        worker: Does the work.
+        node: The node's number.
+        policy: Reads the site's policy.
+        audit: Where work that did not come to its end is noted.
+        counters: Where messages are counted.
+        stop: Event that ends the node.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        node: int,
+        *,
+        policy: Callable[[], Policy],
+        audit: Audit,
+        counters: Counters,
+        stop: Event,
+    ) -> None:
+        self._worker, self._node = worker, node
+        self._policy, self._audit = policy, audit
+        self._counters, self._stop = counters, stop
+
+    def __call__(self, task: Task) -> Answer:
+        """Returns the answer to a task; one that is cancelled has none that counts."""
+        if not task.run.isdecimal():
+            return Answer({}, (), "failed", f"a run must be called by a number, got {task.run!r}")
+        begun = time.monotonic()
+        work = Work(int(task.run), self._node, task.kind, task.contents, task.place)
+        job = _Job(task, begun, self._seconds(), self._worker.begin(work))
+        answer = self._awaited(job)
+        self._count(task, answer, time.monotonic() - begun)
+        return answer
+
+    def _seconds(self) -> float:
+        try:
+            return self._policy().seconds
+        except Refused:  # by which the worker refuses the message
+            return USUAL.seconds
+
+    def _awaited(self, job: _Job) -> Answer:
+        """Waits for an outcome, or ends the work."""
+        task = job.task
+        while not wait([job.outcome], _LOOK).done:
+            now = time.monotonic()
+            if self._stop.is_set():
+                task.cancelled.set()
+                return Answer({}, (), "failed", "the node stops")
+            if now > job.since + job.seconds:
+                why = f"this site's policy allows {job.seconds:g} s of work for a round"
+                self._end(job, why)
+                return Answer({}, (), "refused", f"{why}, which it has taken")
+            if task.cancelled.is_set() or now > task.until:
+                late = now > task.until
+                self._end(job, "its round is over" if late else "nobody waits for it any more")
+                task.cancelled.set()
+                return Answer({}, (), "failed", "it came too late")
+        try:
+            content, error, reason = job.outcome.result()
+        except WorkerDied as died:
+            _log.warning("%s", died)
+            self._note(task, str(died))
+            return Answer({}, (), "failed", str(died))
+        return Answer({}, () if content is None else content, error, reason)
+
+    def _end(self, job: _Job, why: str) -> None:
+        """Ends work, so that it delays nothing else."""
+        seconds = time.monotonic() - job.since
+        _log.warning("work for run %s ended after %.0f s: %s", job.task.run, seconds, why)
+        self._worker.stop_work()
+        shutil.rmtree(job.task.place, ignore_errors=True)  # what it has written of its reply
+        self._note(job.task, f"after {seconds:.0f} s: {why}")
+
+    def _note(self, task: Task, why: str) -> None:
+        """Adds a line to the audit; it counts as a round if it was to train."""
+        line = {"kind": ENDED, "run": int(task.run), "why": why}
+        with contextlib.suppress(OSError):  # the worker says so, with the next message
+            self._audit.append(line, trained=task.kind == MessageType.TRAIN)
+
+    def _count(self, task: Task, answer: Answer, seconds: float) -> None:
+        received = sum(c.stat().st_size if isinstance(c, Path) else len(c) for c in task.contents)
+        sent = getattr(answer.content, "size", 0)
+        counts = {"messages": 1, "received_bytes": received, "sent_bytes": sent}
+        counts |= {"work_seconds": seconds, "failures": float(bool(answer.error))}
+        for name, count in counts.items():
+            self._counters.add(name, count)

@@ -1,0 +1,55 @@
+"""The ClientApp's answers to questions of the link, in a node's worker."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from flwr.app import Message
+
+from engram.client.app import app
+from engram.link.blobs import Blob
+from engram.link.node.worker import Outcome, Work
+from engram.link.records import from_contents, to_parts
+from engram.settings.errors import AWAITED, BUSY, REFUSED, EngramError, Refused, brief, one_line
+from engram.settings.files import parse_json
+from engram.wire.messages import node_context
+
+_LARGEST_CONFIG: Final = 2**20  # bytes; Engram's has about ten thousand
+_ERRORS: Final = {REFUSED: "refused", BUSY: "busy", AWAITED: "awaited"}
+
+
+def outcome_of(work: Work, node_config: dict[str, Any]) -> Outcome:
+    """Has the ClientApp answer a question; writes the content of its reply to a file."""
+    try:
+        context = node_context(work.run, work.node, node_config, _run_config(work.contents[0]))
+        message = Message(from_contents(work.contents[1:], sys.maxsize), work.node, work.kind)
+        reply = app(message, context)
+        del message  # the reply may be as large
+        if reply.has_error():
+            code, reason = reply.error.code, reply.error.reason or ""
+            return Outcome(None, _ERRORS.get(code, "failed"), reason)
+        return Outcome(Blob.write(work.place, to_parts(reply.content)))
+    except EngramError as error:
+        return Outcome(None, "refused", str(error))
+    except Exception as error:  # reported to the server, as by Flower's own nodes
+        return Outcome(None, "failed", one_line(f"{type(error).__name__}: {error}"))
+
+
+def _run_config(content: bytes | Path) -> dict[str, Any]:
+    """Reads a run's settings, which the ClientApp checks, from an untrusted sender.
+
+    Raises:
+        Refused: They are no object of JSON.
+    """
+    if isinstance(content, Path):
+        with content.open("rb") as file:
+            content = file.read(_LARGEST_CONFIG + 1)
+    if len(content) > _LARGEST_CONFIG:
+        raise Refused(f"the run's config must have at most {_LARGEST_CONFIG} bytes")
+    try:
+        config = parse_json(content)
+    except ValueError as error:
+        raise Refused(f"the run's config cannot be read: {one_line(str(error))}") from error
+    if not isinstance(config, dict):
+        raise Refused(f"the run's config must be an object of JSON, got {brief(config)}")
+    return config
