@@ -72,7 +72,7 @@ def test_status_of_a_federation_without_a_server_is_one_line(typed, monkeypatch)
     status, out, err = typed("status fed/server")
     assert (status, out) == (2, "")
     assert err.startswith("engram: no server answers for ")
-    assert err.endswith("start it with `engram superlink fed/server`\n")
+    assert err.endswith(f": start it with `engram superlink {Path('fed/server').absolute()}`\n")
 
 
 def test_status_of_a_private_run_has_epsilon_by_client(typed):
