@@ -22,6 +22,9 @@ from engram.settings.settings_files import run_config_table
 _TEMPLATE: Final = Path(__file__).parents[1] / "simulations" / "project"
 _NAME: Final = "your_project"  # in the template's files, and the name of its package
 _LONGEST: Final = 32  # characters that Flower takes for the name of an app
+# Folders beside the package, or that Flower leaves out when it packs an app.
+_TAKEN: Final = frozenset({"build", "data", "eggs", "env", "fed", "lib", "parts", "runs", "tests"})
+
 _APP: Final = """\
 [project]
 name = "engram"
@@ -38,8 +41,6 @@ serverapp = "engram.server.app:app"
 clientapp = "engram.client.app:app"
 
 """
-# Folders beside the package, or that Flower leaves out when it packs an app.
-_TAKEN: Final = frozenset({"build", "data", "eggs", "env", "fed", "lib", "parts", "runs", "tests"})
 
 app = typer.Typer()
 
