@@ -68,7 +68,7 @@ class PatientGrid(Engine):
         self.suspensions = Suspensions()
         self.progress = RunProgress()  # one that keeps a file, once a run begins
         self._hosted: dict[int, list[int]] = {}  # each node's clients in its last message
-        self._gone: set[str] = set()  # messages that the SuperLink reports as deleted
+        self._gone: set[str] = set()  # messages that the grid reports as deleted
         self._absent: dict[int, Asked] = {}  # nodes that missed a round, and their roster queries
         self.enough = 0
         self._aloft: dict[str, Asked] = {}  # messages to train that later rounds wait for
@@ -318,7 +318,7 @@ class PatientGrid(Engine):
     def _arrived(self, asked: Mapping[str, Asked]) -> list[Message]:
         """Returns the replies that have come, except errors that say that a node is away."""
         found = []
-        for reply in self._grid.pull_messages([*asked]):
+        for reply in self._grid.pull_messages([*asked]) if asked else ():
             name = reply.metadata.reply_to_message_id
             if name in asked and _was_away(reply):
                 self._gone.add(name)

@@ -44,7 +44,7 @@ FLEET = 9092
 
 
 def test_a_service_has_no_rights_and_bounded_means():
-    for name, service in SERVICES.items():
+    for name, service in [*SERVICES.items(), *load("compose.flower.yml")["services"].items()]:
         with entry(name):
             assert service["user"] == USER
             assert service["read_only"]
