@@ -186,7 +186,6 @@ class Attempt:
         self._server = server
         self._awaited = "the run's coordinator"
         self.verdict = self.trouble = self._last = ""
-        on_word(f"run {run_number(folder)}: its coordinator is starting")
         self._process = subprocess.Popen(
             [*_COORDINATOR, str(server), str(folder), work],
             env=os.environ | {"PYTHONUNBUFFERED": "1"},  # lines come as they are said
@@ -197,6 +196,7 @@ class Attempt:
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches only us
         )
+        on_word(f"run {run_number(folder)}: its coordinator is starting")
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         assert self._process.stdin is not None

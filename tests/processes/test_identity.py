@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from ipaddress import ip_address
 
 import psutil
@@ -92,7 +91,7 @@ def test_a_node_that_died_is_back_at_once(federation):
     connected(federation, "client-0")
     os.killpg(federation.processes.pop("client-0").pid, signal.SIGKILL)
     federation.log("client-0").unlink()
-    start = time.monotonic()
     federation.start("client-0")
     connected(federation, "client-0")
-    assert time.monotonic() - start < 15  # the server still takes it for alive, for 20 s
+    # The server still takes it for alive, for 20 s, and yet lets it in at its first try.
+    assert "trying again" not in federation.log("client-0").read_text()

@@ -190,6 +190,7 @@ raise SystemExit(1)
 
 PROGRESS = """
 import sys
+from pathlib import Path
 from engram.wire.checksums import Journal
 folder = Path(sys.argv[2])
 tries = folder.with_name("tries")
