@@ -29,8 +29,8 @@ from benchmarks.harness import Keep, new_folder, report, start
 from benchmarks.namespaces import LinkedFederation, enter_namespace
 from engram.client.disk_memory import DiskStore
 from engram.link.credentials import read_node
-from engram.link.node.fleet import Unreachable
-from engram.link.node.node import leave
+from engram.link.node.errands import leave
+from engram.link.node.refusals import Unreachable
 from engram.link.server.registration import remove_client
 from engram.runs.run import Run
 from engram.settings.errors import EngramError, RunStopped
@@ -248,7 +248,7 @@ def _happen(
         federation.add(data)
     elif event.kind == "leave":
         node = folder / name
-        return _insist(lambda: leave(read_node(node), node / "state"), over, say)
+        return _insist(lambda: leave(read_node(node)), over, say)
     elif event.kind == "revoke":
         server = federation.server
         return _insist(lambda: remove_client(server, name), over, say)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from engram.link.run import status
 from engram.runs.run import CONFIG, Run
 from engram.runs.writer import RunWriter, Taken
-from engram.settings.errors import EngramError, RunStopped, one_line
+from engram.settings.errors import EngramError, Refused, RunStopped, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.files import is_locked, locked, refusing
 from engram.settings.logs import VERDICT, read_said
@@ -90,6 +90,7 @@ def run_deployed(
         on_word: Called with each warning of the coordinator as it comes, and with the run's number.
 
     Raises:
+        Refused: The server does not answer.
         RunStopped: The run stopped for a reason of its own, or no progress can be made.
     """
     folder, server = folder.absolute(), server.absolute()
@@ -130,12 +131,12 @@ def await_server(server: Path, on_word: Callable[[str], None], patience: float =
     """Waits for a server's answer; says so if that takes long.
 
     Raises:
-        RunStopped: It does not answer.
+        Refused: It does not answer.
     """
     soon = min(_STARTING, patience)
     try:
         status(server, patience=soon)
-    except RunStopped as error:
+    except Refused as error:
         if soon == patience:
             raise
         on_word(f"waiting for the server: {error}")
@@ -185,7 +186,6 @@ class Attempt:
         self._server = server
         self._awaited = "the run's coordinator"
         self.verdict = self.trouble = self._last = ""
-        on_word(f"run {run_number(folder)}: its coordinator is starting")
         self._process = subprocess.Popen(
             [*_COORDINATOR, str(server), str(folder), work],
             env=os.environ | {"PYTHONUNBUFFERED": "1"},  # lines come as they are said
@@ -196,6 +196,7 @@ class Attempt:
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches only us
         )
+        on_word(f"run {run_number(folder)}: its coordinator is starting")
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         assert self._process.stdin is not None

@@ -39,8 +39,8 @@ class SiteStatus(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Returns it for programs."""
         c, file = self.credentials, None if self.file is None else str(self.file)
-        node = {"federation": c.federation, "superlink": c.superlink, "client": c.partition_id}
-        node |= {"insecure": c.insecure, "runs": self.runs}
+        node: dict[str, Any] = {"federation": c.federation, "superlink": c.superlink}
+        node |= {"client": c.partition_id, "runs": self.runs}
         rules = {"policy-file": file, "policy": self.rules(), "rounds-today": self.rounds}
         memories = [entry._asdict() for entry in self.memories]
         spent = {str(account): epsilon for account, epsilon in self.spent.items()}

@@ -265,7 +265,7 @@ def test_a_coordinator_opens_no_file_of_a_node(tmp_path):
 
 
 SECRET = "Jane Doe"
-OWN = ["state/node.json", "state/memory/a.npz", "client/client.key", "key", "policy.toml"]
+OWN = ["state/replies/a", "state/memory/a.npz", "client/client.key", "key", "policy.toml"]
 
 
 def test_a_coordinator_reads_none_of_a_nodes_own_files(tmp_path, monkeypatch):

@@ -70,12 +70,6 @@ def test_bad_input_is_one_line_and_starts_nothing(engram, folder, started):
             assert not (folder / "state").exists()
 
 
-def test_an_insecure_federation_is_warned_of(engram, started):
-    engram("init-federation", "open", "--clients", 1, "--insecure")
-    _, _, err = engram("node", "open/client-0")
-    assert "this federation is insecure" in err
-
-
 def remember(folder, key=None):
     store = DiskStore(folder / "state" / "memory" / TRAINING, key=key)
     for server_round in (3, 7):

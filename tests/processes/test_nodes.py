@@ -1,8 +1,4 @@
-"""Other kinds of nodes: without TLS, Flower's, with tables of their own, without a plug-in."""
-
-import json
-import socket
-import threading
+"""Other kinds of nodes: with tables of their own, without a plug-in."""
 
 import numpy as np
 import pandas as pd
@@ -11,67 +7,13 @@ import pytest
 from engram.client.disk_memory import DiskStore
 from engram.settings.fingerprint import source_root
 from engram.settings.plugins import add_plugins, load_plugins
-from engram.settings.settings_files import read_settings
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
-from tests.golden import federated
-from tests.processes.support import federation_of, free_port
-from tests.processes.test_federation import CLIENTS, assert_as_here, golden, run, settings
+from tests.processes.support import federation_of
+from tests.processes.test_federation import CLIENTS, run, settings
 from tests.support import write_plug_in
 
 pytestmark = pytest.mark.processes
-
-
-class Wire:
-    """Passes on what is sent to a port, and keeps it."""
-
-    def __init__(self, port):
-        self.port, self._to = free_port(), port
-        self.connections = []
-        self._server = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self):
-        while True:
-            near, _ = self._server.accept()
-            far = socket.create_connection(("127.0.0.1", self._to))
-            self.connections.append(bytearray())
-            ways = (near, far, self.connections[-1]), (far, near, bytearray())
-            for one, other, kept in ways:
-                threading.Thread(target=self._pass, args=(one, other, kept), daemon=True).start()
-
-    @staticmethod
-    def _pass(one, other, kept):
-        try:
-            while data := one.recv(2**16):
-                kept += data
-                other.sendall(data)
-        except OSError:
-            pass
-
-
-class Wired(LoopbackFederation):
-    """A federation without TLS whose first node reaches the SuperLink by a wire."""
-
-    def start(self, name):
-        if name == "client-0":
-            self.wire = Wire(self.fleet)
-            path = self.server.parent / name / "node.toml"
-            lines = read_settings(path) | {"superlink": f"127.0.0.1:{self.wire.port}"}
-            path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in lines.items()))
-        super().start(name)
-
-
-def test_a_run_without_tls_ends_at_the_golden_model_and_grpc_is_on_the_wire(tmp_path):
-    special = "pfedme, median, server-mix"
-    with Wired(tmp_path / "fed", clients=CLIENTS, insecure=True) as federation:
-        assert_as_here(federation, golden(special), tmp_path)
-    assert federated.elsewhere(special, tmp_path / "there") == []
-    # The node looks first whether it should have been told to use TLS.
-    wires = federation.wire.connections
-    (sent,) = (data for data in wires if data.startswith(b"PRI * HTTP/2.0\r\n"))
-    for words in (b"application/grpc", b"/flwr.proto.Fleet/PullMessages", b"dense0.weight"):
-        assert words in sent
 
 
 @pytest.fixture(scope="module")
@@ -116,16 +58,6 @@ def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, ho
     assert coef == alone
     assert abs(coef - 5) < 0.5
     assert abs(shared - 1) < 0.5
-
-
-def test_flowers_own_nodes_train_and_estimate_as_one_process(tmp_path, hospitals):
-    stock = {"nodes": "stock", "options": [f'data-dir="{hospitals}"']}
-    with LoopbackFederation(tmp_path / "fed", clients=2, **stock) as federation:
-        # They start a process for each message.
-        experiment = settings(**{"memory": "carry", "num-rounds": 2})
-        online = assert_as_here(federation, experiment, tmp_path / "moml", nodes=2)
-        assert {member.name for member in online} == {"client-0", "client-1"}
-        estimates(federation, hospitals, tmp_path / "molar")
 
 
 def test_a_node_without_the_runs_plug_in_is_left_out_and_named(tmp_path, plug_ins, monkeypatch):

@@ -2,31 +2,28 @@
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import signal
+import socket
+import ssl
 import threading
-import time
 
 import httpx
-import psutil
 import pytest
+from cryptography import x509
 
-from engram.link.addresses import parse_address
 from engram.link.credentials import read_node
 from engram.link.keys import read_certificate
 from engram.link.server.certificates import certificate_pem
 from engram.link.server.renewal import renew_server
 from engram.runs.run import Run
-from engram.server.status import FLEET, STARTER, silent_parts
 from engram.server.stopping import stop_run
-from engram.settings.errors import EngramError, RunStopped
+from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.simulations import deployed
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from engram.sites.doctor import look_over
-from tests.link.server.test_live import shown
 from tests.processes.support import free_port, wait_for
 from tests.processes.test_federation import run, settings
 
@@ -45,6 +42,17 @@ def federation(tmp_path_factory):
         yield shared
 
 
+def shown(port, root):
+    """The certificate that a server shows to a new connection."""
+    trust = ssl.create_default_context(cafile=root)
+    trust.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+        trust.wrap_socket(connection, server_hostname="localhost") as wrapped,
+    ):
+        return x509.load_der_x509_certificate(wrapped.getpeercert(binary_form=True))
+
+
 class Going:
     """A run in a thread, what is said of it, and why it has stopped."""
 
@@ -55,7 +63,7 @@ class Going:
         def go():
             try:
                 run_deployed(experiment, folder, there.server, **place)
-            except RunStopped as error:
+            except (Refused, RunStopped) as error:
                 self.ended.append(str(error))
 
         self._thread = threading.Thread(target=go, daemon=True)
@@ -141,9 +149,8 @@ def test_a_run_goes_on_while_certificate_address_and_authority_are_renewed(
     new = tmp_path / "new.crt"
     new.write_bytes(certificate_pem(read_certificate(there.server / "ca.crt")))
     renewed = read_certificate(there.server / "server.crt")
-    for port in (there.fleet, parse_address(there.control, "control").port):
-        for root in (former, new):
-            assert shown(port, root=root) == renewed
+    for root in (former, new):
+        assert shown(there.fleet, root=root) == renewed
     going.wait_for_more("rounds over the connections of before")
     written = ("ca.crt", new), ("least.crt", there.server / "least.crt")
 
@@ -164,44 +171,13 @@ def test_a_run_goes_on_while_certificate_address_and_authority_are_renewed(
     assert f"connecting to the SuperLink at {moved}" in there.log("client-0").read_text()
 
 
-def superexec(there):
-    """The process that starts runs, once it has asked for one."""
-    alive = there.server / "flwr" / STARTER
-    began = alive.stat().st_mtime
-    wait_for(lambda: alive.stat().st_mtime > began, 120, "a sign of life of what starts runs")
-    (found,) = psutil.Process(there.processes["superlink"].pid).children()
-    return found
-
-
-def test_a_run_that_nothing_starts_is_told_of_and_keeps_no_server_from_its_end(
-    tmp_path, federation, go, monkeypatch
-):
+def test_a_server_that_ends_leaves_nothing_and_says_so(tmp_path, federation, go, monkeypatch):
     there = federation
-    monkeypatch.setattr(deployed, "_SAY", 1.0)
-    starter = superexec(there)
-    assert silent_parts(there.server) == ""
-    starter.suspend()
-    going = go(settings(**ALONE), tmp_path / "run", patience=0)
-    wait_for(lambda: any("coordinator: see" in word for word in going.words), 300, "a word")
-    for name in (STARTER, FLEET):
-        os.utime(there.server / "flwr" / name, (time.time() - 90,) * 2)
-    found = look_over(there.server)
-    (superlink,) = [each for each in found if each.about == "superlink"]
-    assert not superlink.ok
-    assert "no sign of life of what starts runs for 9" in superlink.text
-    wait_for(lambda: "nodes" not in silent_parts(there.server), 60, "an answer to a node")
+    monkeypatch.setattr(deployed, "_STARTING", 0.1)
     there.processes["superlink"].send_signal(signal.SIGTERM)
-    assert there.processes["superlink"].wait(25) == -signal.SIGTERM
-    wait_for(lambda: not starter.is_running(), 10, "the end of what starts runs")
-    going.end()
-    awaited = f"waiting for the run's coordinator: see `engram doctor {there.server}`"
-    assert going.words[-1] == awaited
-
-
-def test_a_server_ends_with_status_1_when_what_starts_runs_has_died(federation):
-    if federation.processes["superlink"].poll() is not None:
-        federation.start("superlink")
-    superexec(federation).terminate()
-    assert federation.processes["superlink"].wait(120) == 1
-    said = federation.log("superlink").read_text()
-    assert "what starts runs has died (0): start this server again" in said
+    assert there.processes["superlink"].wait(25) == 0
+    found = {each.about: each for each in look_over(there.server)}
+    assert "start it with `engram superlink" in found["superlink"].text
+    going = go(settings(**ALONE), tmp_path / "run", patience=0.2)
+    assert "start it with `engram superlink" in going.end()
+    assert not [path for path in (there.server / "runs").iterdir() if any(path.rglob("*"))]

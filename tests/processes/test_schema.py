@@ -66,7 +66,7 @@ def test_hospitals_agree_train_and_take_their_models_home(tmp_path, files, engra
                 take_home(engram, server.parent / f"client-{client}", client, f"{name}-model")
         predicts_in_its_own_units(engram, files)
         models = ["north-model", "south-model"]
-        status, out, err = engram("evaluate", *models, "--federation", server, *there, "--json")
+        status, out, err = engram("evaluate", *models, "--federation", server, "--json")
         assert status == 0, out + err
         table = json.loads(out)
         assert [(Path(each["model"]).name, each["client"]) for each in table] == [
@@ -80,7 +80,7 @@ def test_hospitals_agree_train_and_take_their_models_home(tmp_path, files, engra
         status, out, err = engram("adapt", "run", "--data", f"csv:{files[2]}", "--out", "new-model")
         assert status == 0, out + err
         assert "adapted, cross-validated" in out
-        keeps_a_column_that_a_site_lacks(engram, files, server, agree, there)
+        keeps_a_column_that_a_site_lacks(engram, files, server, agree)
 
 
 def names_faults_and_no_cells(said, federation):
@@ -108,7 +108,7 @@ def keeps_no_answer(server):
     assert not [path for path in kept if words.encode() in path.read_bytes()]
 
 
-def keeps_a_column_that_a_site_lacks(engram, files, server, agree, there):
+def keeps_a_column_that_a_site_lacks(engram, files, server, agree):
     """Has the east lack bp, and MOLAR train on it anyway; the east predicts by its model."""
     east = pd.read_csv(files[2]).drop(columns="bp")
     east.to_csv(files[2], index=False)
@@ -118,7 +118,7 @@ def keeps_a_column_that_a_site_lacks(engram, files, server, agree, there):
     agreed = tomllib.loads((server / "schema.toml").read_text())
     assert agreed["input-columns"] == "age,bp,crea,sex,smoker"
     assert tomllib.loads(agreed["schema"])["columns"]["bp"]["default"].startswith("129")
-    run = ["run", "molar", "--federation", server, *there, "--set", "target-column=days"]
+    run = ["run", "molar", "--federation", server, "--set", "target-column=days"]
     status, out, err = engram(*run, "--out", "union", "--json")
     assert status == 0, out + err
     results = json.loads(Path("union/results.json").read_text())

@@ -1,8 +1,7 @@
-"""The process that watches a run on a federation; Flower's command is a script here."""
+"""The process that watches a run on a federation; its coordinator is a script here."""
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import time
@@ -12,34 +11,26 @@ import pytest
 from engram.cli import deployed_cli
 from engram.cli.deployed_cli import _without_a_part
 from engram.cli.progress import progress_lines
-from engram.link.server.control import Declined
-from engram.link.server.launch import Launch
 from engram.runs.run import Run
-from engram.runs.writer import RunWriter
-from engram.settings.errors import RunStopped
+from engram.runs.writer import RunWriter, Taken
+from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.simulations import deployed
-from engram.simulations.deployed import run_deployed
-
-BOX = """Using SuperLink: fed (127.0.0.1:8000)
-╭─ Error ──────────────────────────────────────────────────────────────────────╮
-│ Connection to the SuperLink is unavailable. Please check your network        │
-│ connection and 'address' in the SuperLink connection configuration.          │
-╰──────────────────────────────────────────────────────────────────────────────╯
-"""
+from engram.simulations.deployed import run_alone, run_deployed, run_number
+from tests.processes.support import wait_for
 
 
 @pytest.fixture
-def flwr(monkeypatch, tmp_path):
-    """Puts a script in the place of Flower's command; returns what sets it."""
-    (tmp_path / "server" / "flwr").mkdir(parents=True)
+def coordinator(monkeypatch, tmp_path):
+    """Puts a script in the place of the coordinator; returns what sets it."""
+    (tmp_path / "server").mkdir()
+    monkeypatch.setattr(deployed, "status", lambda folder, patience: None)
+    monkeypatch.setattr(deployed, "_RETRY", 0.01)
+    monkeypatch.setattr(deployed, "_LONGEST", 0.01)
+    monkeypatch.setattr(deployed, "_LOOK", 0.01)
 
     def runs(script):
-        def command(folder, *words, control=None):
-            del words, control
-            return Launch([sys.executable, "-c", script], {}, folder)
-
-        monkeypatch.setattr(deployed, "flwr_command", command)
+        monkeypatch.setattr(deployed, "_COORDINATOR", (sys.executable, "-c", script))
 
     return runs
 
@@ -49,118 +40,83 @@ def run(tmp_path, **options):
     run_deployed(experiment, tmp_path / "run", tmp_path / "server", **options)
 
 
-def test_why_the_superlink_did_not_take_a_run_is_said_in_one_line(flwr, tmp_path):
-    flwr(f"import sys; sys.exit({BOX!r})")
-    with pytest.raises(RunStopped) as stopped:
-        run(tmp_path, patience=0)
-    assert str(stopped.value) == (
-        "the SuperLink did not take the run: Connection to the SuperLink is unavailable. Please "
-        "check your network connection and 'address' in the SuperLink connection configuration. "
-        "(for 0 s)"
-    )
+def test_a_server_that_does_not_answer_is_waited_for_and_told_of(tmp_path, monkeypatch):
+    asked, words = [], []
+
+    def status(folder, patience):
+        asked.append((folder, patience))
+        raise Refused("no server answers")
+
+    monkeypatch.setattr(deployed, "status", status)
+    with pytest.raises(Refused, match="no server answers"):
+        run(tmp_path, on_word=words.append)
+    assert asked == [(tmp_path / "server", patience) for patience in (10.0, 290.0)]
+    assert words == ["waiting for the server: no server answers"]
+    with pytest.raises(Refused):
+        run(tmp_path, patience=0, on_word=words.append)
+    assert (asked[2:], len(words)) == ([(tmp_path / "server", 0)], 1)
 
 
 COORDINATOR = """
+import json, sys
+assert json.load(sys.stdin)["num-rounds"] == 5
 say = lambda text: print(text, flush=True)
-say("Successfully started run 7")
 say("2026-11-26T01:48:40.123Z INFO [engram] roster: 2 clients")
 say("2026-11-26T01:48:40.123Z WARNING [flwr] a notice of Flower's")
 say("2026-11-26T01:48:40.123Z WARNING [engram] node 5 is busy: a")
 say('{"level": "WARNING", "logger": "engram", "message": "node 6 is busy"}')
-say("2026-11-26T01:48:40.123Z ERROR [engram] engram: round 2 diverged")
+say("2026-11-26T01:48:40.123Z ERROR [engram] engram: " + VERDICT)
 """
+VERDICT = "VERDICT = 'round 2 diverged'\n"
 
 
-def test_warnings_of_the_coordinator_are_passed_on_and_its_verdict_ends_the_run(flwr, tmp_path):
-    flwr(COORDINATOR)
+def test_warnings_of_the_coordinator_are_passed_on_and_its_verdict_ends_the_run(
+    coordinator, tmp_path
+):
+    coordinator(VERDICT + COORDINATOR)
     words = []
     with pytest.raises(RunStopped, match=r"^round 2 diverged$"):
         run(tmp_path, on_word=words.append)
-    assert words == ["run 7: its coordinator is starting", "node 5 is busy: a", "node 6 is busy"]
+    starting = f"run {run_number(tmp_path / 'run')}: its coordinator is starting"
+    assert words == [starting, "node 5 is busy: a", "node 6 is busy"]
 
 
-def stopping(monkeypatch, answers):
-    """Puts answers, or errors, in the place of those to `flwr stop`; returns what was asked."""
-    asked = []
-
-    def ask(folder, *words, control=None, what):
-        asked.append(words)
-        if isinstance(answer := answers.pop(0), Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(deployed, "ask", ask)
-    return asked
+def test_a_coordinator_is_told_what_to_do(coordinator, tmp_path):
+    coordinator("import sys; VERDICT = ' '.join(sys.argv[1:])\n" + COORDINATOR)
+    with pytest.raises(RunStopped) as stopped:
+        run(tmp_path)
+    assert str(stopped.value) == f"{tmp_path}/server {tmp_path}/run {deployed.RUN}"
 
 
-def declined(*codes):
-    error = Declined("the run: it is over")
-    error.codes = codes
-    return error
-
-
-DIES = """
-import os, sys
-sys.stdout.write("Successfully started run 7\\n")
-os.write(os.open(WHERE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), b".")
-sys.exit(1)
+SLEEPS = """
+import os, sys, time
+from pathlib import Path
+place = Path(sys.argv[2]).with_name("pid")
+place.with_name("new").write_text(str(os.getpid()))
+place.with_name("new").rename(place)
+time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        [{"success": True}],
-        [declined("18")],
-        [RunStopped("no SuperLink answers"), {"success": True}],
-        [declined(), RunStopped("no SuperLink answers"), declined("18")],
-    ],
-    ids=("stopped", "over", "away", "away for long"),
-)
-def test_no_run_is_submitted_before_the_one_before_is_over(flwr, tmp_path, monkeypatch, answers):
-    # Its coordinator could begin later, and meet the next.
-    monkeypatch.setattr(deployed, "_RETRY", 0.01)
-    monkeypatch.setattr(deployed, "_FRUITLESS", 2)
-    runs, troubles = tmp_path / "runs", []
-    flwr(DIES.replace("WHERE", repr(str(runs))))
-    asked = stopping(monkeypatch, given := [*answers, {"success": True}])
-
-    def trouble(line):
-        troubles.append((line, len(runs.read_text()), len(asked)))
-
-    with pytest.raises(RunStopped, match="2 times without a new round"):
-        run(tmp_path, on_trouble=trouble)
-    assert given == []
-    assert asked == [("stop", "7")] * (len(answers) + 1)
-    assert [submitted for _, submitted, _ in troubles] == [1] * len(troubles)
-    assert [stops for *_, stops in troubles] == [*range(1, max(2, len(answers)))]
-
-
-@pytest.mark.parametrize(
-    ("said", "waits_for"),
-    [
-        ("", "the SuperLink to take the run"),
-        ("Successfully started run 7", r"the run's coordinator: see `engram doctor .*server`"),
-    ],
-)
-def test_what_a_run_waits_for_is_said_and_it_is_stopped_if_interrupted(
-    flwr, tmp_path, monkeypatch, said, waits_for
-):
-    flwr(f"print({said!r}, flush=True)\nimport time\ntime.sleep(600)")
-    asked = stopping(monkeypatch, [{"success": True}])
+def test_a_run_that_is_interrupted_ends_its_coordinator(coordinator, tmp_path, monkeypatch):
+    coordinator(SLEEPS)
     monkeypatch.setattr(deployed, "_SAY", 0.0)
 
     def note(line):
-        if re.fullmatch(f"waiting for {waits_for}", line):
+        if line == "waiting for the run's coordinator":
+            wait_for((tmp_path / "pid").is_file, 60, "the coordinator")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, on_word=note)
-    assert asked == [("stop", "7")] * bool(said)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_a_coordinator_that_has_begun_is_not_said_to_be_waited_for(flwr, tmp_path, monkeypatch):
-    flwr(COORDINATOR.replace("say(", "import time; time.sleep(0.3); say(", 1))
+def test_a_coordinator_that_has_begun_is_not_said_to_be_waited_for(
+    coordinator, tmp_path, monkeypatch
+):
+    coordinator(VERDICT + COORDINATOR.replace("say(", "import time; time.sleep(0.3); say(", 1))
     monkeypatch.setattr(deployed, "_SAY", 0.0)
     words = []
     with pytest.raises(RunStopped, match=r"^round 2 diverged$"):
@@ -180,33 +136,40 @@ def test_a_silence_is_said_once_until_there_is_news(monkeypatch):
     assert words == ["waiting for a round"] * 2
 
 
-def test_a_run_that_another_process_holds_says_so(flwr, tmp_path, monkeypatch):
-    folder, experiment = tmp_path / "run", Experiment.from_config({"num-rounds": 5})
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_that_another_process_runs_says_so(coordinator, tmp_path, monkeypatch, begun):
+    folder, server = tmp_path / "run", tmp_path / "server"
     monkeypatch.setattr(deployed, "_SAY", 0.0)
-    monkeypatch.setattr(deployed, "_LOOK", 0.01)
+    experiment = Experiment.from_config({"num-rounds": 5})
 
     def note(line):
         assert line == f"waiting for another process that runs {folder}"
         raise KeyboardInterrupt
 
-    held = RunWriter.create(folder, experiment, engine="flower", training="x").hold()
-    with held, pytest.raises(KeyboardInterrupt):
-        run(tmp_path, on_word=note)
+    with contextlib.ExitStack() as stack:
+        if begun:
+            record = RunWriter.create(folder, experiment, engine="flower", training="x")
+            stack.enter_context(record.hold())
+        else:
+            stack.enter_context(run_alone(server, folder))
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, on_word=note)
+    taken = pytest.raises(Taken, match="is being run by another process")
+    with run_alone(server, tmp_path / "another"), run_alone(server, folder), taken:
+        run_alone(server, folder).__enter__()
+    assert [*server.iterdir()] == []
 
 
 def test_a_run_whose_folder_another_coordinator_has_goes_on_with_that_one(
-    flwr, tmp_path, monkeypatch
+    coordinator, tmp_path, monkeypatch
 ):
-    folder, tries, told = tmp_path / "run", tmp_path / "tries", []
+    folder, told, holding = tmp_path / "run", [], contextlib.ExitStack()
     experiment = Experiment.from_config({"num-rounds": 5})
-    flwr(MEETS.replace("WHERE", repr(str(tries))))
-    monkeypatch.setattr(deployed, "_RETRY", 0.01)
-    monkeypatch.setattr(deployed, "_LOOK", 0.01)
-    stopping(monkeypatch, [{"success": True}] * 9)
+    coordinator(MEETS)
     other = RunWriter.create(folder, experiment, engine="flower", training="x")
-    holding = contextlib.ExitStack()
 
     def begin(line):
+        assert line.startswith("the coordinator died: run is being run by another process; going")
         holding.enter_context(other.hold())
         other.append({"round": 1})
 
@@ -216,23 +179,21 @@ def test_a_run_whose_folder_another_coordinator_has_goes_on_with_that_one(
         holding.close()
 
     run(tmp_path, on_trouble=begin, on_round=end)
-    assert (tries.read_text(), told) == (".", [1])
+    assert told == [1]
 
 
 MEETS = """
-import os
-print("Successfully started run 7", flush=True)
-os.write(os.open(WHERE, os.O_WRONLY | os.O_CREAT | os.O_APPEND), b".")
 print("2026-11-26T01:48:40.123Z WARNING [engram] run is being run by another process", flush=True)
 raise SystemExit(1)
 """
 
 
 PROGRESS = """
+import sys
 from pathlib import Path
 from engram.wire.checksums import Journal
-print("Successfully started run 7", flush=True)
-tries, folder = Path("tries"), Path("run")
+folder = Path(sys.argv[2])
+tries = folder.with_name("tries")
 tries.write_text(tries.read_text() + ".")
 folder.mkdir(exist_ok=True)
 if len(tries.read_text()) <= 3:
@@ -240,12 +201,10 @@ if len(tries.read_text()) <= 3:
 """
 
 
-def test_a_run_is_given_up_after_attempts_without_a_new_round(flwr, tmp_path, monkeypatch):
+def test_a_run_is_given_up_after_attempts_without_a_new_round(coordinator, tmp_path, monkeypatch):
     # The first three record a round each, and no other gets further.
-    monkeypatch.setattr(deployed, "_RETRY", 0.01)
-    monkeypatch.setattr(deployed, "_LONGEST", 0.01)
     monkeypatch.setattr(deployed, "_FRUITLESS", 2)
-    flwr(f"import os\nos.chdir({str(tmp_path)!r})\n" + PROGRESS)
+    coordinator(PROGRESS)
     (tmp_path / "tries").write_text("")
     with pytest.raises(RunStopped, match=r"died, 2 times without a new round$"):
         run(tmp_path)
@@ -302,7 +261,7 @@ def test_each_round_is_counted_once_by_a_resumed_run_that_was_disturbed(tmp_path
         deployed_cli, "serve_counters", lambda counters, port: made.append(counters)
     )
     monkeypatch.setattr(Run, "open", Run)
-    deployed_cli._follow(Experiment(), tmp_path, tmp_path, None, "")
+    deployed_cli._follow(Experiment(), tmp_path, tmp_path, "")
     (counters,) = made
     assert told == [2, 3, 4, 4, 5]
     assert {key: counters._counts[key] for key in ("rounds", "round_seconds", "sent_bytes")} == {

@@ -287,10 +287,3 @@ def test_the_site_sees_what_it_is_asked_for_and_answers(engram, folder):
     assert "run 17, fedavg: refused by this site" in engram("log", folder)[1]
     assert engram("approve", folder, "18")[0] == 2
     assert engram("approve", folder, "--refuse")[0] == 2
-
-
-def test_an_insecure_federation_says_that_anybody_may_ask(engram, tmp_path):
-    from engram.cli.site_cli import asked_by
-
-    engram("init-federation", tmp_path / "open", "--clients", 1, "--insecure")
-    assert asked_by(tmp_path / "open" / "client-0").startswith("anybody: this federation is insec")

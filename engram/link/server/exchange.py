@@ -1,5 +1,6 @@
 """Asks and replies between the runs and the nodes that are connected to a server."""
 
+import hashlib
 import shutil
 import time
 from collections.abc import Collection, Iterable
@@ -45,12 +46,16 @@ class Exchange:
         self.runs: dict[str, Session] = {}
         self._runs_folder, self._most_reply, self._counters = folder / "runs", most_reply, counters
         self._desk = Desk()
-        self._files: dict[Key, Path] = {}  # contents of replies that their runs have not taken
         self._reasons: dict[Key, str] = {}  # why replies are not here yet
 
     def run_folder(self, run: str) -> Path:
         """Returns the folder of what is on its way for a run."""
         return self._runs_folder / run
+
+    def reply_folder(self, key: Key) -> Path:
+        """Returns the folder of a reply's content, of which there is one file at a time."""
+        request = hashlib.sha256(key.request.encode(errors="surrogatepass")).hexdigest()[:32]
+        return self.run_folder(key.run) / "replies" / f"{key.node}.{request}"
 
     # --- Words of nodes ------------------------------------------------------------------------
 
@@ -104,7 +109,7 @@ class Exchange:
         self._counters.add("reply_bytes", size)
         more: dict[str, Any] = {"size": size}
         if file is not None:
-            self._files[ask.key], more["file"] = file, str(file)
+            more["file"] = str(file)
         self._pass(ask, frame, **more)
 
     def _pass(self, ask: Ask, frame: Frame, **more: Any) -> None:
@@ -166,8 +171,7 @@ class Exchange:
         self._cancel(self._desk.forget(keys))
         for key in keys:
             self._reasons.pop(key, None)
-            if (file := self._files.pop(key, None)) is not None:
-                file.unlink(missing_ok=True)
+            shutil.rmtree(self.reply_folder(key), ignore_errors=True)  # the run has its file open
 
     def _cancel(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -201,7 +205,8 @@ class Exchange:
 
 
 def check_reply(frame: Frame) -> None:
-    """Raises ``BadFrame`` if a node's reply has an error that only a server gives."""
+    """Raises ``BadFrame`` if no honest node says such a reply."""
+    frame.table("settings"), frame.text("reason")
     if frame.text("error", 64) not in NODE_ERRORS:
         raise BadFrame(f"the error of a node's reply must be one of {', '.join(NODE_ERRORS[1:])}")
 

@@ -1,8 +1,7 @@
 """The server of a link: nodes connect to it from anywhere, and runs on its own machine.
 
-It passes asks and replies on. All that it must not lose is the roll of members, in files: asks and
-replies come again from the ends (``asks.py``), and transfers go on from the files they have filled.
-It loads no model and no PyTorch; of content it holds a chunk for each transfer.
+All that it must not lose is the roll of members, in files: asks and replies come again from the
+ends (``asks.py``), and transfers go on from the files they have filled.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from engram.link.frames import BadFrame, Frame, pack, unpack
 from engram.link.keys import fingerprint
 from engram.link.server.exchange import COUNTED, Exchange
 from engram.link.server.live_files import Roll
-from engram.link.server.session import Context, Session
+from engram.link.server.session import Context, Ending, Session
 from engram.link.server.transfers import Transfers, first_frame
 from engram.link.transport import (
     CONNECT,
@@ -147,7 +146,7 @@ class Server:
             for session in self._nodes.values():
                 session.send(self._welcome)
 
-    def _refusal(self, key: str, name: str = "this key's node") -> tuple[grpc.StatusCode, str]:
+    def _refusal(self, key: str, name: str = "this key's node") -> Ending:
         """Returns the status and the words with which a key is refused."""
         if why := _WHY.get(self._roll.ended(key)):
             return _Code.PERMISSION_DENIED, why.format(name)
@@ -196,12 +195,15 @@ class Server:
         self._exchange.greet(name, session)
         self._tell()
         try:
-            await session.pump(context, partial(self._hear, name, session), self._patience.stall)
+            hear = partial(self._hear, name, session)
+            ending = await session.pump(context, hear, self._patience.stall)
         finally:
             if self._nodes.get(name) is session:
                 del self._nodes[name], self._keys[name]
                 self._since[name] = time.time()
                 self._tell()
+            del session
+        await _end(context, ending)
 
     async def _errand(self, errand: object, name: str, context: Context) -> None:
         """Answers a client that has come to look, or to leave, beside the session of its node."""
@@ -236,11 +238,13 @@ class Server:
         self._left.pop(run, None)
         session.send(self._members)
         try:
-            await session.pump(context, partial(self._order, run, session), self._patience.stall)
+            order = partial(self._order, run, session)
+            ending = await session.pump(context, order, self._patience.stall)
         finally:
             if self._runs.get(run) is session:
                 del self._runs[run]
                 self._left[run] = time.monotonic() + self._patience.grace
+        await _end(context, ending)
 
     def _order(self, run: str, session: Session, frame: Frame) -> None:
         """Hears a word of a run, which is a program of this user's."""
@@ -275,13 +279,19 @@ class Server:
 
     async def _status(self, _: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's
         counters = self._counters.counts()
-        found = {"members": self._states(), "runs": sorted(self._runs), "counters": counters}
-        return json.dumps(found).encode()
+        state = {"members": self._states(), "runs": sorted(self._runs), "counters": counters}
+        return json.dumps(state).encode()
 
 
 def _key(context: Context) -> str:
     """Returns the fingerprint of the key that TLS has proven."""
     return fingerprint(context.auth_context()["x509_pem_cert"][0])
+
+
+async def _end(context: Context, ending: Ending) -> None:
+    """Ends a call with a status, for which one that does not read may wait for long."""
+    if ending[0] is not _Code.OK:
+        await context.abort(*ending)
 
 
 async def serve_until_stopped(server: Server, address: str) -> None:

@@ -10,6 +10,7 @@ import grpc
 from engram.link.asks import Key
 from engram.link.frames import BadFrame, Frame, unpack
 
+Ending = tuple[grpc.StatusCode, str]
 Context = Any  # grpc.aio.ServicerContext, which has no types
 _Code = grpc.StatusCode
 _STRIKES: Final = 50  # words without use after which a node is cut off
@@ -57,8 +58,8 @@ class Session:
 
         self.send(stop)
 
-    async def pump(self, context: Context, hear: Callable[[Frame], None], stall: float) -> None:
-        """Sends and hears, until either end ends it."""
+    async def pump(self, context: Context, hear: Callable[[Frame], None], stall: float) -> Ending:
+        """Sends and hears, until either end ends it; returns with which status and why."""
         listening = asyncio.create_task(self._listen(context, hear))
         try:
             while True:
@@ -66,12 +67,12 @@ class Session:
                 self._queued.discard(pack)
                 await asyncio.wait_for(context.write(pack()), stall)
         except Ended as ended:
-            if (code := ended.args[0]) is not _Code.OK:
-                await context.abort(code, ended.args[1])
+            code, reason = ended.args
+            return code, reason
         except TimeoutError:
-            await context.abort(_Code.DEADLINE_EXCEEDED, "it does not read what it is sent")
+            return _Code.DEADLINE_EXCEEDED, "it does not read what it is sent"
         except (asyncio.InvalidStateError, grpc.aio.InternalError):
-            return  # the other end has ended the call
+            return _Code.OK, ""  # the other end has ended the call
         finally:
             listening.cancel()
 

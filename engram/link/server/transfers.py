@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import shutil
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -87,15 +86,13 @@ class Transfers:
         check_reply(first)
         if self._exchange.refuse_large(ask, size):
             await context.abort(_Code.OUT_OF_RANGE, "the reply is too large")
-        request = hashlib.sha256(ask.key.request.encode()).hexdigest()[:16]
-        folder = self._exchange.run_folder(ask.key.run) / "replies"
-        path = folder / f"{name}.{request}.{digest}"
+        folder = self._exchange.reply_folder(ask.key)
         with self._counted(name):
-            async with self._alone(path.with_suffix("")):
-                for other in folder.glob(f"{path.stem}.*"):
-                    if not other.name.startswith(path.name):  # an ask has one reply, or part of one
+            async with self._alone(folder):
+                for other in folder.glob("*"):
+                    if not other.name.startswith(digest):
                         other.unlink()
-                blob = await self._fill(path, size, digest, ask, context)
+                blob = await self._fill(folder / digest, size, digest, ask, context)
         if self._exchange.awaited(name, first) is not None:  # it has not been cancelled meanwhile
             self._exchange.reply(ask, first._replace(body=memoryview(b"")), size, blob.path)
         await context.write(pack("done"))
@@ -131,7 +128,7 @@ class Transfers:
 
     def _check_disk(self, folder: Path) -> None:
         """Raises ``OSError`` if the disk has no room for all that is on its way."""
-        free, needed = shutil.disk_usage(folder).free - _SPARE, sum(self._promised.values())
+        free, needed = max(0, shutil.disk_usage(folder).free - _SPARE), sum(self._promised.values())
         if needed > free:
             raise OSError(f"{needed >> 20} MiB are on their way, and {free >> 20} MiB free")
 

@@ -20,7 +20,7 @@ from engram.link.transport import Patience
 from engram.settings.errors import Refused
 
 PATIENCE = Patience(ping=2.0, answer=2.0, stall=20.0, longest=1.0)
-MOST_REPLY = 2**27
+MOST_REPLY = 2**30
 _ADDED = bytes([*range(1, 256), 0])
 
 
@@ -30,7 +30,10 @@ def plus_one(data: bytes) -> bytes:
 
 
 def answer_in(folder: Path) -> Callable[[Task], Answer]:
-    """Returns a function that answers, and notes for which run, in a file of the folder."""
+    """Returns a function that answers, and notes for which run, in a file of the folder.
+
+    To ``wait``, it waits for a file ``go`` in the folder.
+    """
 
     def answer(task: Task) -> Answer:
         with (folder / "answered").open("a") as file:
@@ -41,6 +44,9 @@ def answer_in(folder: Path) -> Callable[[Task], Answer]:
             raise RuntimeError("out of luck")
         if task.kind == "await":
             return Answer({}, (), "awaited", "a person has yet to approve it")
+        while task.kind == "wait" and not (folder / "go").exists():
+            if task.cancelled.wait(0.02):
+                break
         task.cancelled.wait(float(task.settings.get("seconds", 0)))
         data = [each.read_bytes() if isinstance(each, Path) else each for each in task.contents]
         return Answer({"contents": len(data)}, [*map(plus_one, data)])

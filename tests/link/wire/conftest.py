@@ -5,15 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.link.wire.processes import until
-from tests.link.wire.together import NAMES, Lab, Together
+from tests.link.wire.together import NAMES, Lab, Together, together
 
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Together]:
     """Yields a federation of two nodes."""
-    found = Together(tmp_path_factory.mktemp("link") / "fed")
-    yield found
-    found.close()
+    with together(tmp_path_factory.mktemp("link") / "fed") as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """A federation in this process: a server and nodes in a thread, and a run's end of the link."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ class Together:
     """A federation in this process.
 
     Attributes:
+        nodes: Nodes, by name.
         words: Announcements that nodes have been given.
     """
 
@@ -34,7 +36,9 @@ class Together:
         new_federation(folder, clients)
         self.loop = asyncio.new_event_loop()
         self.running: dict[str, asyncio.Task[None]] = {}
-        self._thread = threading.Thread(target=self.loop.run_forever)
+        self.nodes = dict[str, Node]()
+        self._labs = list[Lab]()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 
     def start(self, *names: str, answer: Callable[[Task], Answer] | None = None) -> None:
@@ -57,10 +61,11 @@ class Together:
 
     async def _serve_node(self, name: str, answer: Callable[[Task], Answer] | None) -> None:
         own = self.folder / name
-        await Node(
+        self.nodes[name] = Node(
             dialing(f"127.0.0.1:{self.port}", own), own / "state", answer or answer_in(own),
             patience=self.patience, welcomed=self.words.append,
-        ).serve()  # fmt: skip
+        )  # fmt: skip
+        await self.nodes[name].serve()
 
     def end(self, *names: str) -> None:
         """Ends the server, or nodes."""
@@ -80,12 +85,29 @@ class Together:
         until(task.done)
         return str(task.exception())
 
+    def lab(self) -> "Lab":
+        """Returns a run."""
+        self._labs.append(found := Lab(self.folder))
+        return found
+
     def close(self) -> None:
         """Ends all."""
+        for each in self._labs:
+            each.link.close(over=True)
         self.end(*[*self.running])
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+@contextlib.contextmanager
+def together(folder: Path, clients: int = 2, **patience: float) -> Iterator[Together]:
+    """Yields a federation of a test's own."""
+    found = Together(folder, clients, PATIENCE._replace(**patience))
+    try:
+        yield found
+    finally:
+        found.close()
 
 
 class Lab:
@@ -103,6 +125,14 @@ class Lab:
         """Whether nodes are there."""
         members = self.link.members()
         return all(name in members and members[name].there for name in names or NAMES)
+
+    @contextlib.contextmanager
+    def waiting(self, name: str) -> Iterator[None]:
+        """Has a node that is asked to wait answer afterwards."""
+        go = self.folder / name / "go"
+        go.unlink(missing_ok=True)
+        yield
+        go.touch()
 
     def worked(self, name: str) -> int:
         """Returns how often a node has worked for the run."""
