@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from engram.link.asks import Ask, Key
-from engram.link.blobs import Blob, Part
+from engram.link.blobs import Blob
 from engram.link.frames import BadFrame, Frame, pack
 from engram.link.node.agenda import Agenda, Due
 from engram.link.node.connection import Connection, Dial, Lost
@@ -238,7 +238,7 @@ class Node:
                 why = f"this site takes models of at most {self._most} bytes, got {size}"
                 await self._say("reply", ask, **_error("refused", why))
                 return
-            contents = await self._contents(ask)
+            contents = await self._store.contents(ask, self._there().fetch)
             await self._say("began", ask)
             task = Task(
                 ask.key.run, ask.key.request, ask.kind, ask.settings, contents, ask.until, ask.most,
@@ -270,26 +270,6 @@ class Node:
         return found
 
     # --- Transfers -----------------------------------------------------------------------------
-
-    async def _contents(self, ask: Ask) -> list[bytes | Path]:
-        """Returns an ask's contents; what is there of them already is not fetched again."""
-        inline, found = ask.inline, list[bytes | Path]()
-        for each in ask.contents:
-            if each.inline:
-                found.append(inline[each.digest])
-                continue
-            part = await asyncio.to_thread(self._store.content, ask, each)
-            if isinstance(part, Part):
-                try:
-                    request = pack("fetch", offset=part.held, digest=each.digest, **ask.name)
-                    async for chunk in self._there().fetch(request):
-                        part.add(chunk)
-                    part = self._store.finish(part)
-                finally:
-                    if isinstance(part, Part):
-                        part.close()
-            found.append(part)
-        return found
 
     async def _send(self, ask: Ask, reply: Frame, blob: Blob) -> None:
         said = {name: reply.fields[name] for name in ("settings", "error", "reason")}

@@ -5,12 +5,13 @@ so that the same question gets the same reply without being worked on twice. Nam
 makes up are hashed before they name files.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,26 @@ class Store:
             return path
         part = Part(path, listed.size, listed.digest)
         return self.finish(part) if part.held == listed.size else part
+
+    async def contents(
+        self, ask: Ask, fetch: Callable[[bytes], AsyncIterator[bytes]]
+    ) -> list[bytes | Path]:
+        """Returns an ask's contents: small ones, and files, of which what is missing is fetched."""
+        inline, found = ask.inline, list[bytes | Path]()
+        for each in ask.contents:
+            if each.inline:
+                found.append(inline[each.digest])
+                continue
+            part = await asyncio.to_thread(self.content, ask, each)  # it may have much to hash
+            if isinstance(part, Part):
+                with contextlib.closing(part):
+                    request = pack("fetch", offset=part.held, digest=each.digest, **ask.name)
+                    async for chunk in fetch(request):
+                        part.add(chunk)
+                    found.append(self.finish(part))
+            else:
+                found.append(part)
+        return found
 
     def finish(self, part: Part) -> Path:
         """Returns the file of a content that has come whole."""

@@ -194,16 +194,15 @@ class Server:
         session.send(self._welcome)
         self._exchange.greet(name, session)
         self._tell()
-        try:
-            hear = partial(self._hear, name, session)
-            ending = await session.pump(context, hear, self._patience.stall)
-        finally:
-            if self._nodes.get(name) is session:
-                del self._nodes[name], self._keys[name]
-                self._since[name] = time.time()
-                self._tell()
-            del session
-        await _end(context, ending)
+        hear, over = partial(self._hear, name, session), partial(self._gone, name, session)
+        await session.run(context, hear, self._patience.stall, over)
+
+    def _gone(self, name: str, session: Session) -> None:
+        """Notes that a session of a node is over."""
+        if self._nodes.get(name) is session:
+            del self._nodes[name], self._keys[name]
+            self._since[name] = time.time()
+            self._tell()
 
     async def _errand(self, errand: object, name: str, context: Context) -> None:
         """Answers a client that has come to look, or to leave, beside the session of its node."""
@@ -237,14 +236,14 @@ class Server:
         session = self._runs[run] = Session()
         self._left.pop(run, None)
         session.send(self._members)
-        try:
-            order = partial(self._order, run, session)
-            ending = await session.pump(context, order, self._patience.stall)
-        finally:
-            if self._runs.get(run) is session:
-                del self._runs[run]
-                self._left[run] = time.monotonic() + self._patience.grace
-        await _end(context, ending)
+        order, over = partial(self._order, run, session), partial(self._away, run, session)
+        await session.run(context, order, self._patience.stall, over)
+
+    def _away(self, run: str, session: Session) -> None:
+        """Notes that a session of a run is over."""
+        if self._runs.get(run) is session:
+            del self._runs[run]
+            self._left[run] = time.monotonic() + self._patience.grace
 
     def _order(self, run: str, session: Session, frame: Frame) -> None:
         """Hears a word of a run, which is a program of this user's."""
@@ -286,12 +285,6 @@ class Server:
 def _key(context: Context) -> str:
     """Returns the fingerprint of the key that TLS has proven."""
     return fingerprint(context.auth_context()["x509_pem_cert"][0])
-
-
-async def _end(context: Context, ending: Ending) -> None:
-    """Ends a call with a status, for which one that does not read may wait for long."""
-    if ending[0] is not _Code.OK:
-        await context.abort(*ending)
 
 
 async def serve_until_stopped(server: Server, address: str) -> None:

@@ -10,6 +10,7 @@ import grpc
 from engram.link.asks import Key
 from engram.link.frames import BadFrame, Frame, unpack
 
+Hear = Callable[[Frame], None]
 Ending = tuple[grpc.StatusCode, str]
 Context = Any  # grpc.aio.ServicerContext, which has no types
 _Code = grpc.StatusCode
@@ -58,8 +59,18 @@ class Session:
 
         self.send(stop)
 
-    async def pump(self, context: Context, hear: Callable[[Frame], None], stall: float) -> Ending:
-        """Sends and hears, until either end ends it; returns with which status and why."""
+    async def run(
+        self, context: Context, hear: Hear, stall: float, over: Callable[[], None]
+    ) -> None:
+        """Sends and hears, until either end ends it; calls ``over`` before it says why."""
+        try:
+            code, reason = await self._pump(context, hear, stall)
+        finally:
+            over()
+        if code is not _Code.OK:  # which one that does not read may let wait for long
+            await context.abort(code, reason)
+
+    async def _pump(self, context: Context, hear: Hear, stall: float) -> Ending:
         listening = asyncio.create_task(self._listen(context, hear))
         try:
             while True:
@@ -76,7 +87,7 @@ class Session:
         finally:
             listening.cancel()
 
-    async def _listen(self, context: Context, hear: Callable[[Frame], None]) -> None:
+    async def _listen(self, context: Context, hear: Hear) -> None:
         try:
             while (data := await context.read()) is not grpc.aio.EOF:
                 before = self.strikes

@@ -206,8 +206,10 @@ def test_a_session_ends_with_its_call() -> None:
 
     session = Session()
     session.send(lambda: b"frame")
-    pumping = session.pump(Ended(), lambda _: None, 1.0)
-    assert asyncio.run(asyncio.wait_for(pumping, 5))[0] is grpc.StatusCode.OK
+    over = list[str]()
+    running = session.run(Ended(), lambda _: None, 1.0, lambda: over.append("over"))
+    asyncio.run(asyncio.wait_for(running, 5))
+    assert over == ["over"]
 
 
 # --- Generated frames ----------------------------------------------------------------------------
