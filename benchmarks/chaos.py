@@ -69,8 +69,8 @@ def plan(kills: int, rounds: int, seed: int) -> list[Kill]:
     for _ in range(kills):
         target = str(rng.choice(_TARGETS))
         name = f"client-{rng.integers(_CLIENTS)}" if target == "client" else target
-        at = int(rng.integers(rounds))  # never after the last round
-        drawn.append(Kill(at, float(rng.uniform(0, 1)), name, float(rng.uniform(0, 3))))
+        at = int(rng.integers(rounds - 1))  # long before the end of the last round
+        drawn.append(Kill(at, float(rng.uniform(0, 0.3)), name, float(rng.uniform(0, 3))))
     return sorted(drawn)
 
 
@@ -83,6 +83,7 @@ def settings(rounds: int) -> dict[str, Any]:
         "min-clients": _CLIENTS,
         "timeout": 300.0,
         "memory": "carry",
+        "local-steps": 1000,  # so that a round takes as long as a kill is delayed
         "rows-per-class": 20,
         "test-rows-per-class": 8,
         "eval-every": rounds,

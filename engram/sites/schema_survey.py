@@ -45,6 +45,7 @@ _LONGEST: Final = 600.0  # seconds that those may take that are there
 
 _log = getLogger("flwr.engram")
 
+
 class Survey(NamedTuple):
     """Answers of a federation's nodes about their tables."""
 

@@ -51,9 +51,7 @@ def test_a_new_federation_is_in_order(engram):
     status, out, err = engram("doctor", SERVER)
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    assert [line.split()[1] for line in lines] == [
-        *("keys", "disk", "clock", "superlink")
-    ]
+    assert [line.split()[1] for line in lines] == [*("keys", "disk", "clock", "superlink")]
     assert "online: client-0; offline: client-1" in out
     assert all(each.ok for each in found(CLIENT).values())
 
