@@ -13,13 +13,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.core.machine import check_rows
 from engram.core.streams import Stream, generator
-from engram.data.image_axes import CLASSES, CUT, PART, Shaping, lost_columns, say_once
+from engram.data.image_axes import CLASSES, CUT, PART, TESTS, Shaping, lost_columns, say_once
 from engram.data.labels import classes_of, is_text
 from engram.data.lazy import Joined, Lazy, Place, Texts, has_lazy, is_frame, like_of, row_hashes
 from engram.data.readers.npz import named, named_labels
 from engram.data.schema.columns import Column, Schema
 from engram.scoring.metrics import Targets
-from engram.settings.errors import DataError
+from engram.settings.errors import DataError, few_names
 
 _Array = npt.NDArray[Any]
 HeldOut = Callable[..., _Array]
@@ -190,9 +190,11 @@ class Own(NamedTuple):
         self, arrays: Mapping[str, Any], split: HeldOut, by_hash: Callable[..., _Array] | None
     ) -> Arrays:
         """Returns a data set: parted already, or to be parted, by hashes or by strata."""
-        arrays = _united(self.path, arrays)
+        arrays = united(self.path, arrays)
         x = _inputs_of(arrays, "x")
-        apart = any(name.startswith(("x_train", "x_test")) for name in arrays)
+        apart = any(
+            name.startswith(("x_train", *(f"x_{part}" for part in TESTS))) for name in arrays
+        )
         if x is None or "y" not in arrays or apart:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
@@ -322,32 +324,35 @@ def _schema(path: Path, arrays: Mapping[str, Any], x: Any) -> Schema | None:
     return Schema.of_numbers(named(path, arrays, "x_names", count), of_arrays=True)
 
 
-def _united(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns training and test rows of arrays such as ``x_train`` as ``x`` and ``PART``.
+def united(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns rows of parts, in arrays such as ``x_train`` and ``x_test``, as ``x`` and ``PART``.
+
+    As of folders of images, ``val`` is for validation beside ``test``, and else for testing.
 
     Raises:
-        DataError: Training and test rows differ in shape or type.
+        DataError: Parts differ in shape or type, or in the arrays that they have.
     """
     found = dict(arrays)
-    inputs = [k.replace("_train", "", 1) for k in arrays if k.startswith("x_train")]
-    if "x" in arrays or "y_train" not in arrays or not inputs:
+    tests = [part for part in TESTS if f"y_{part}" in arrays]
+    stems = [k.replace("_train", "", 1) for k in arrays if k.partition(".")[0].endswith("_train")]
+    if "x" in arrays or not tests or "y" not in stems:
         return found
-    given = {"task_train", "task_test"} <= arrays.keys()
-    for name in ("y", *inputs, *(["task"] if given else [])):
+    parts = ["train", *tests[1:], tests[0]]  # test rows are the last
+    for name in stems:
         stem, dot, leaf = name.partition(".")
-        called = [f"{stem}{end}{dot}{leaf}" for end in ("_train", "_test")]
-        if called[1] not in found:
-            return dict(arrays)
-        one, other = both = [found.pop(each) for each in called]
-        if not _alike(one, other, grey=stem == "x"):
-            got = f"got {_kind(one)} and {_kind(other)}"
-            raise DataError(f"{path}: {called[0]} and {called[1]} must hold rows alike, {got}")
-        for part, rows, y in zip(called, both, ("y_train", "y_test"), strict=True):
-            _same_length(path, part, rows, arrays[y])
-        found[name] = Joined(both) if isinstance(one, Lazy) else np.concatenate(both)
-    cut = len(arrays["y_train"])
-    found |= {PART: (np.arange(len(found["y"])) >= cut).astype(np.int64), CUT: cut}
-    return found
+        called = [f"{stem}_{part}{dot}{leaf}" for part in parts]
+        if lacking := [each for each in called if each not in found]:
+            raise DataError(f"{path} must hold {few_names(lacking)} beside {called[0]}")
+        each = [found.pop(key) for key in called]
+        for part, key, rows in zip(parts, called, each, strict=True):
+            if not _alike(each[0], rows, grey=stem == "x"):
+                got = f"got {_kind(each[0])} and {_kind(rows)}"
+                raise DataError(f"{path}: {called[0]} and {key} must hold rows alike, {got}")
+            _same_length(path, key, rows, arrays[f"y_{part}"])
+        found[name] = Joined(each) if isinstance(each[0], Lazy) else np.concatenate(each)
+    sizes = [len(arrays[f"y_{part}"]) for part in parts]
+    marks = [0, *[2] * (len(parts) - 2), 1]
+    return found | {PART: np.repeat(marks, sizes), CUT: sum(sizes[:-1])}
 
 
 def _alike(one: Any, other: Any, *, grey: bool) -> bool:

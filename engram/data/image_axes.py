@@ -24,6 +24,9 @@ PART = "parts of rows"
 Where no row is for validation, some of those to learn from are drawn for it.
 """
 
+TESTS = ("test", "val", "valid", "validation")
+"""Names of parts besides train: the first that is there is for testing, others validate."""
+
 CUT = "rows before test rows"
 """Number of training rows, where test rows that came apart follow them."""
 

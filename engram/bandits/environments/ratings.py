@@ -14,7 +14,7 @@ from engram.bandits.environments.environment import Environment, Round, checked_
 from engram.bandits.policy import ROUND, generator
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
-from engram.data.readers.csv_files import read_csv
+from engram.data.readers.csv_files import read_frame
 from engram.data.schema.cells import check_columns
 from engram.data.schema.columns import Column, File, Schema
 from engram.data.schema.fitting import fit
@@ -106,9 +106,9 @@ def read_ratings(path: Path, *, columns: Sequence[str], groups: int = 50) -> Rat
     Raises:
         DataError: If it is no such table, or is too small.
     """
-    table = read_csv(path, File(), numbers=columns)
-    check_columns(path, columns, table.column_names)
-    frame = table.select(list(columns)).to_pandas()
+    frame = read_frame(path, File(), Schema())
+    check_columns(path, columns, frame.columns)
+    frame = frame[[*columns]]
     known = fit(frame, Schema(), others=columns).schema
     users, items = (labels_of(path, known.column(name), frame[name]) for name in columns[:2])
     stars = labels_of(path, Column(columns[2], "number"), frame[columns[2]])

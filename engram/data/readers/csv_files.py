@@ -3,64 +3,65 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import compute
 from pyarrow import csv as arrow
 
-from engram.data.schema.cells import EXACT, NOTHING, NUMBER
+from engram.data.readers.text_columns import TextColumns
+from engram.data.schema.cells import NUMBER
 from engram.data.schema.columns import File, Schema
-from engram.data.schema.typed import is_plain, plain_numbers
+from engram.data.schema.typed import is_plain
 from engram.settings.errors import DataError, few_names, one_line
 from engram.settings.files import open_file
 
 SEPARATORS: Final = (",", ";", "\t", "|")  # that are looked for
 _HEAD: Final = 2**20  # bytes that are looked at for the dialect
 _RECORDS: Final = 100  # likewise
-_NO_NUMBER: Final = "In CSV column"  # how Arrow's message begins
 _BLOCK: Final = 2**24  # bytes that are read at once; a record must be shorter
 _MARKS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
-def read_csv(
-    path: Path, file: File, numbers: Collection[str] = (), only: Collection[str] = ()
-) -> pa.Table:
-    """Reads a text file with a header, or columns named by a schema.
+def read_csv(path: Path, file: File, only: Collection[str] = ()) -> pa.Table:
+    """Reads a text file with a header, or columns named by a schema, as texts.
 
     Args:
         path: The file.
         file: What is known of how it is written.
-        numbers: Columns that are read as numbers if all of their cells are some, as programs write
-            them, or stand for nothing; the others' cells are texts as they are written.
         only: Columns that are read, of which the file may lack some; all if none is named.
 
     Raises:
         DataError: It cannot be read, is no table, or may be read in several ways; it says which
             lines of a schema name one.
     """
-    file, text = _first_lines(path, file)
-    names = [*file.names] or _names(path, text, file)
-    only = [name for name in names if name in only or not only]
-    skip = file.skip + (0 if file.names else _lines_of_header(text, file))
-    try:
-        with reading_text(path, file), open_file(path) as opened:
-            try:
-                return _read(opened, file, names, skip, numbers, only)
-            except pa.ArrowInvalid as error:
-                if not (numbers and str(error).startswith(_NO_NUMBER)):
-                    raise
-                return _read(opened, file, names, skip, (), only)
-    except pa.ArrowInvalid as error:
-        if "UTF8" in str(error):
-            raise _not_utf8(path, b"...") from error
-        raise DataError(f"{path} is no table: {one_line(str(error))}") from error
+    file, names, skip = _opened(path, file)
+    with _reading(path, file) as opened:
+        return _arrow(opened, file, names, skip, only).read_all()
+
+
+def read_frame(path: Path, file: File, schema: Schema, only: Collection[str] = ()) -> Any:
+    """Reads a text file as a data frame: columns of numbers alone are float64, others are texts.
+
+    Numbers are as programs write them, unless the schema says something else; NaN where a cell is
+    empty. For the rest see ``read_csv``.
+    """
+    file, names, skip = _opened(path, file)
+    there = [name for name in names if name in only or not only]
+    found = TextColumns([is_plain(schema.column(name)) for name in there])
+    with _reading(path, file) as opened:
+        simple = there == names and file.encoding.startswith("utf-8")
+        if not (simple and found.add_lines(opened, file.separator, skip)):
+            found = TextColumns([is_plain(schema.column(name)) for name in there])
+            for batch in _arrow(opened, file, names, skip, there):
+                found.add(pa.concat_arrays(batch.columns))
+        for name in [there[k] for k in found.lost]:
+            texts = _arrow(opened, file, names, skip, [name]).read_all()[name]
+            found.texts[there.index(name)] = texts.chunks
+    return found.frame(there)
 
 
 def dialect(path: Path, file: File) -> File:
@@ -80,13 +81,17 @@ def _first_lines(path: Path, file: File) -> tuple[File, str]:
         return _separated(path, text, file), text
 
 
-def _names(path: Path, text: str, file: File) -> list[str]:
+def _opened(path: Path, file: File) -> tuple[File, list[str], int]:
+    """Returns the dialect, the columns' names, and the lines above the rows."""
+    file, text = _first_lines(path, file)
+    if file.names:
+        return file, [*file.names], file.skip
     records = _by_line(text, file.separator)
     if not records:
         raise DataError(f"{path} is no table: its line of names does not end")
     names = [name.strip() for name in records[0][1]]
     check_names(path, names, len(records))
-    return names
+    return file, names, file.skip + _lines_of_header(text, file)
 
 
 @contextmanager
@@ -109,41 +114,28 @@ def below_titles(text: str, file: File) -> str:
     return lines.read()
 
 
-def as_frame(table: pa.Table, schema: Schema) -> Any:
-    """Converts columns of texts that are all numbers, unless the schema says something else."""
-    names = [
-        name
-        for name, kind in zip(table.column_names, table.schema.types, strict=True)
-        if kind == pa.string() and is_plain(schema.column(name))
-    ]
-    numbers = dict(zip(names, plain_columns([table[name] for name in names]), strict=True))
-    found = (numbers.get(name) for name in table.column_names)
-    each = [given if new is None else new for given, new in zip(table.columns, found, strict=True)]
-    converted = pa.table(each, table.column_names)
-    del table, each, numbers, found
-    frame = converted.to_pandas(self_destruct=True)
-    del converted
-    pa.default_memory_pool().release_unused()  # as much as the frame has, or more
-    return frame
+@contextmanager
+def _reading(path: Path, file: File) -> Iterator[IO[bytes]]:
+    try:
+        with reading_text(path, file), open_file(path) as opened:
+            yield opened
+    except pa.ArrowInvalid as error:
+        if "UTF8" in str(error):
+            raise _not_utf8(path, b"...") from error
+        raise DataError(f"{path} is no table: {one_line(str(error))}") from error
 
 
-def _read(
-    opened: IO[bytes],
-    file: File,
-    names: list[str],
-    skip: int,
-    numbers: Collection[str],
-    only: list[str],
-) -> pa.Table:
+def _arrow(
+    opened: IO[bytes], file: File, names: list[str], skip: int, only: Collection[str]
+) -> arrow.CSVStreamingReader:
     opened.seek(0)
     encoding = file.encoding.removesuffix("-sig")
-    numbers = {*numbers}
-    types = {name: pa.float64() if name in numbers else pa.string() for name in names}
-    return arrow.read_csv(
+    only = [name for name in names if name in only or not only]
+    return arrow.open_csv(
         opened,
         arrow.ReadOptions(block_size=_BLOCK, encoding=encoding, column_names=names, skip_rows=skip),
         arrow.ParseOptions(delimiter=file.separator, newlines_in_values=True),
-        arrow.ConvertOptions(column_types=types, include_columns=only, null_values=sorted(NOTHING)),
+        arrow.ConvertOptions(column_types=dict.fromkeys(only, pa.string()), include_columns=only),
     )
 
 
@@ -252,23 +244,3 @@ def check_names(path: Path, names: list[str], lines: int) -> None:
 def _lines_of_header(text: str, file: File) -> int:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=file.separator)
     return reader.line_num if any(reader) else 1
-
-
-def plain_columns(columns: Sequence[Any]) -> list[npt.NDArray[np.float64] | None]:
-    """Returns columns of Arrow's texts as numbers, NaN where empty; None as ``plain_numbers``.
-
-    All are read at once if all are numbers, as in wide tables, and else by halves.
-    """
-    if not columns:
-        return []
-    texts = pa.chunked_array([c for column in columns for c in column.chunks], pa.string())
-    empty = compute.equal(compute.binary_length(texts), 0)
-    if compute.any(empty).as_py():
-        texts = compute.if_else(empty, pa.scalar(None, pa.string()), texts)
-    numbers = plain_numbers(texts)
-    if numbers is not None and not (abs(numbers) >= EXACT).any():
-        return [*np.split(numbers, len(columns))]
-    if len(columns) == 1:
-        return [None]
-    half = len(columns) // 2
-    return plain_columns(columns[:half]) + plain_columns(columns[half:])

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as files
 from datasets import ClassLabel, Dataset, Image, Value
+from datasets.data_files import DataFilesDict, get_data_patterns
 from datasets.utils import logging
 
-from engram.data.image_axes import CLASSES, CUT, PART
+from engram.data.image_axes import CLASSES, CUT, PART, say_once
 from engram.data.lazy import Images, Lazy, RowNumbers
 from engram.data.readers.images import decoded_images
 from engram.data.readers.parquet_cache import CACHE
@@ -111,8 +112,13 @@ def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
     """
 
     def packed() -> list[Dataset]:
-        table = files.dataset(path, format="parquet", exclude_invalid_files=True)
-        return [Dataset(table.to_table(columns=[name]))] if name in table.schema.names else []
+        each: Mapping[str, Any] = {"train": str(path)}
+        if path.is_dir():
+            patterns = get_data_patterns(str(path.absolute()))
+            each = DataFilesDict.from_patterns(patterns, str(path.absolute()))
+        opened = [files.dataset(each[p], exclude_invalid_files=True) for p in _used(path, each)]
+        there = [table for table in opened if name in table.schema.names]
+        return [Dataset(table.to_table(columns=[name])) for table in there]
 
     parts = _read(kind, path, packed) if kind == "parquet" else _parts(kind, path, cache)
     there = [part for part in parts if name in part.column_names]
@@ -128,8 +134,7 @@ def read_table(kind: str, path: Path, cache: Path) -> Any:
 
 def _parts(kind: str, path: Path, cache: Path) -> list[Dataset]:
     found = _read(kind, path, lambda: _opened(kind, path, str(cache / CACHE)))
-    parts = [found[name] for name in ("train", "test") if name in found] or [*found.values()]
-    parts = [_with_images(part) for part in parts]
+    parts = [_with_images(found[name]) for name in _used(path, found)]
     if len(parts) != 1 + ("test" in found and "train" in found):
         got = few_names(found)
         raise DataError(f"{path} must have a part train, and test if wanted, got {got}")
@@ -138,6 +143,14 @@ def _parts(kind: str, path: Path, cache: Path) -> list[Dataset]:
     if parts[0].features != parts[-1].features:
         raise DataError(f"{path}: train and test must have the same columns")
     return parts
+
+
+def _used(path: Path, found: Collection[str]) -> list[str]:
+    """Names of the parts that are read; others are said."""
+    used = [name for name in ("train", "test") if name in found] or [*map(str, found)]
+    if others := [str(name) for name in found if name not in used]:
+        say_once(f"{path}: {few_names(used)} are read, and not {few_names(others)}")
+    return used
 
 
 def _read(kind: str, path: Path, read: Callable[[], _T]) -> _T:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from engram.data.image_axes import PART, say_once
+from engram.data.image_axes import PART, TESTS, say_once
 from engram.data.lazy import Images, RowNumbers, some_of
 from engram.settings.errors import DataError, few_names
 from engram.settings.files import open_file
@@ -23,7 +23,6 @@ from engram.settings.files import open_file
 CLASS: Final = "class"  # what its classes are declared as
 _SUFFIXES: Final = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 _TRAIN: Final = "train"
-_TESTS: Final = ("test", "val", "valid", "validation")  # the first there tests, others validate
 _LEFT_OUT: Final = -1
 _SIXTEEN: Final = np.float32(65535)
 _T = TypeVar("_T")
@@ -70,7 +69,7 @@ def _level(folders: Sequence[Sequence[str]]) -> int:
     """Returns the level of folders that are parts; -1 if there is none."""
     for level, names in enumerate([*zip(*folders, strict=True)][:-1]):
         there = {*names}
-        if _TRAIN in there and (there == {_TRAIN} or there & {*_TESTS}):
+        if _TRAIN in there and (there == {_TRAIN} or there & {*TESTS}):
             return level
     return -1
 
@@ -78,9 +77,9 @@ def _level(folders: Sequence[Sequence[str]]) -> int:
 def _marks(folder: Path, parts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Returns the part of each image, as ``PART``; that of some that are not read is said."""
     names = np.unique(parts).tolist()
-    tests = [name for name in _TESTS if name in names][:1]
+    tests = [name for name in TESTS if name in names][:1]
     known = {_TRAIN: 0} | dict.fromkeys(tests, 1)
-    known |= dict.fromkeys(sorted({*names} & {*_TESTS} - {*tests}), 2)
+    known |= dict.fromkeys(sorted({*names} & {*TESTS} - {*tests}), 2)
     if others := [name for name in names if name not in known]:
         say_once(f"{folder}: {few_names(known)} are read, and not {few_names(others)}")
     return np.array([known.get(part, _LEFT_OUT) for part in parts.tolist()], dtype=np.int64)

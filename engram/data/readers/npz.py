@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.core.machine import check_rows, rows_in_memory
+from engram.data.image_axes import TESTS
 from engram.data.lazy import Lazy, RowNumbers, like_of
 from engram.data.schema.cells import check_columns
 from engram.data.schema.declared import name_order
@@ -52,7 +53,8 @@ UNREADABLE: Final = (  # what zipfile, its decompressors and numpy raise of what
     tokenize.TokenError,
 )
 _LABELS: Final = "biufUS"  # kinds of arrays whose values may be names of clients
-_INPUTS: Final = ("x", "x_train", "x_test")
+_PARTS: Final = ("train", *TESTS)
+_INPUTS: Final = ("x", *(f"x_{part}" for part in _PARTS))
 _A = TypeVar("_A")
 
 
@@ -91,13 +93,13 @@ def reading(path: Path, wanted: str) -> Iterator[None]:
         raise DataError(f"{path} must be {wanted}") from error
 
 
-def task_arrays(column: str) -> tuple[str, str, str]:
-    """Names of arrays of clients: of all rows, or of train and test."""
-    return column, f"{column}_train", f"{column}_test"
+def task_arrays(column: str) -> tuple[str, ...]:
+    """Names of arrays of clients: of all rows, or of parts."""
+    return column, *(f"{column}_{part}" for part in _PARTS)
 
 
 def with_task(path: Path, arrays: Mapping[str, _A], column: str) -> dict[str, _A]:
-    """Renames the arrays of clients to ``task``, ``task_train`` and ``task_test``.
+    """Renames the arrays of clients to ``task``, ``task_train``, ``task_test`` and so on.
 
     Raises:
         DataError: One of those is not a column of numbers or text.

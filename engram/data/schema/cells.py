@@ -1,7 +1,7 @@
 """Cells of a column as they are written, and as they are meant."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,8 +83,11 @@ def check_columns(path: Path, wanted: Collection[str], names: Collection[str]) -
         raise DataError(f"{path} has no column {few_names(map(repr, lacking))}; it has {has}")
 
 
-def check_there(path: Path, columns: Mapping[str, Any], advice: str = "a row needs one") -> None:
-    """Refuses columns that lack a value, with a ``DataError`` that names the first of each."""
+def check_there(path: Path, columns: Any, advice: str = "a row needs one") -> None:
+    """Refuses columns that lack a value, with a ``DataError`` that names the first of each.
+
+    ``columns`` may be a data frame.
+    """
     first = [
         f"{name} is missing in {row_name(column.index[column.isna().argmax()])}"
         for name, column in columns.items()

@@ -31,8 +31,8 @@ def encode(schema: Schema, path: Path, cells: Any, fills: Sequence[Any] | None =
     Raises:
         DataError: Values are missing where none may be; it names all of these columns.
     """
-    if schema.missing == "refuse" and cells.isna().to_numpy().any():
-        check_there(path, dict(cells.items()), _LACKING)
+    if schema.missing == "refuse":
+        check_there(path, cells, _LACKING)
     fills = [_stand_in(column) for column in schema.columns] if fills is None else fills
     found = np.empty((len(cells), len(schema.inputs)))
     places = iter(found.T)
@@ -103,7 +103,7 @@ def read_cells(schema: Schema, path: Path, frame: Any) -> Any:
     if faults:
         lacking = refusals(lambda: check_there(path, found, _LACKING))
         raise DataError(*(lacking if schema.missing == "refuse" else []), *faults)
-    return pd.DataFrame(found, index=frame.index)
+    return pd.DataFrame(found, index=frame.index, copy=False)
 
 
 def _plain(schema: Schema, frame: Any) -> list[str]:
@@ -114,12 +114,13 @@ def _plain(schema: Schema, frame: Any) -> list[str]:
     names = [name for name in schema.names if name in there]
     if not names:
         return []
-    numbers = frame[names].to_numpy(np.float64, na_value=np.nan)
-    wrong = np.isinf(numbers).any(axis=0)
-    for k, name in enumerate(names):
-        if schema.by_name[name].kind == "whole" and not wrong[k]:
-            wrong[k] = (numbers[:, k] % 1 > 0).any()
-    return [name for name, is_wrong in zip(names, wrong, strict=True) if not is_wrong]
+    return [name for name in names if _is_right(schema, name, frame[name])]
+
+
+def _is_right(schema: Schema, name: str, column: Any) -> bool:
+    numbers = column.to_numpy(np.float64, na_value=np.nan)
+    is_whole = schema.by_name[name].kind == "whole"
+    return not (np.isinf(numbers).any() or (is_whole and (numbers % 1 > 0).any()))
 
 
 def _stand_in(column: Column) -> float | str | None:

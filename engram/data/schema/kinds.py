@@ -64,8 +64,8 @@ def is_measured(given: Any) -> bool:
     if given.dtype.kind != "f":
         return False
     numbers = given.to_numpy(np.float64, na_value=np.nan)
-    finite = numbers[np.isfinite(numbers)]
-    return bool((finite % 1 > 0).any()) and not np.isin(finite, CODES).any()
+    whole = np.trunc(numbers) == numbers
+    return bool((~whole & ~np.isnan(numbers)).any()) and not np.isin(numbers[whole], CODES).any()
 
 
 # --- Rules of inputs ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from engram.core.checks import Fault, must
 from engram.core.machine import check_rows
 from engram.data.image_axes import CLASSES, PART, say_once
 from engram.data.lazy import is_frame, whole
-from engram.data.readers.csv_files import as_frame, dialect, read_csv
+from engram.data.readers.csv_files import dialect, read_frame
 from engram.data.readers.npz import named
 from engram.data.readers.table_files import EXCEL, by_line, read_rows
 from engram.data.schema.cells import (
@@ -33,7 +33,7 @@ from engram.data.schema.declared import Declared, check_client, fault_of_values,
 from engram.data.schema.encoding import read_cells
 from engram.data.schema.fitting import fit
 from engram.data.schema.kinds import classes
-from engram.data.schema.typed import is_plain, typed
+from engram.data.schema.typed import typed
 from engram.data.texts import read_texts
 from engram.settings.errors import DataError, few_names
 
@@ -52,8 +52,7 @@ def of_file(path: Path, declared: Declared) -> dict[str, Any]:
     if not schema.file.separator and file.separator != ",":
         found = json.dumps(file.separator)
         where = path.with_name(f"{path.name} (separator {found})")
-    numbers = [c.name for c in schema.columns if c.kind and is_plain(schema.column(c.name))]
-    frame = by_line(path, file, as_frame(read_csv(path, file, numbers), schema))
+    frame = by_line(path, file, read_frame(path, file, schema))
     table = of_frame(where, frame, declared)
     if found:
         say_once(f"{path}: cells are parted by {found}: write file.separator = {found} to say so")
@@ -114,7 +113,7 @@ def of_frame(
         return {**found, "x": read_texts(path, frame, declared)}
     cells = read_cells(schema, path, frame)
     if schema.missing == "refuse":
-        check_there(path, dict(cells.items()), "; ".join([_DECLARE, *fitted.notes]))
+        check_there(path, cells, "; ".join([_DECLARE, *fitted.notes]))
     return {**found, "x": cells, "schema": schema}
 
 
@@ -122,11 +121,10 @@ def _check_types(path: Path, frame: Any) -> None:
     """Refuses durations and periods, whose text would be read as numbers with a unit, or values."""
     ways = {"timedelta": " / pandas.Timedelta(days=1)", "period": ".dt.to_timestamp()"}
     faults = [
-        f"column {name} must be numbers, text or dates, got {column.dtype}: give "
-        f"frame[{name!r}]{way}"
-        for name, column in frame.items()
+        f"column {name} must be numbers, text or dates, got {dtype}: give frame[{name!r}]{way}"
+        for name, dtype in frame.dtypes.items()
         for kind, way in ways.items()
-        if str(column.dtype).startswith(kind)
+        if str(dtype).startswith(kind)
     ]
     if faults:
         raise DataError(*(Fault((), f"{path}: {fault}") for fault in faults))

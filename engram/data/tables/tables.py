@@ -14,7 +14,7 @@ from engram.core.arrays import Bools, Ints
 from engram.core.checks import clash, must, require
 from engram.core.machine import check_room, rows_in_memory
 from engram.core.streams import Stream, generator
-from engram.data.arrays import settled
+from engram.data.arrays import settled, united
 from engram.data.clients import checked_names
 from engram.data.image_axes import PART
 from engram.data.labels import classes_of, is_text, is_whole
@@ -229,7 +229,7 @@ def read_table(
         with rows_in_memory(source.place):
             table = of_file(path, columns)
     else:
-        arrays = dict(_arrays(source, client))
+        arrays = united(path, _arrays(source, client))
         table = of_arrays(path, arrays, columns)
     schema = replace(table["schema"], reference=True)
     if not schema.inputs:

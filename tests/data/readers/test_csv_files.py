@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.data.readers.csv_files import read_csv
+from engram.data.readers.csv_files import read_csv, read_frame
 from engram.data.readers.table_files import read_text
-from engram.data.schema.columns import File
+from engram.data.schema.columns import File, Schema
 from engram.data.schema.written import of_toml, read_schema, to_toml
 from engram.settings.errors import DataError, Refused
 from tests.samples import entry
@@ -140,5 +140,5 @@ def test_the_line_of_a_refusal_is_an_answer(tmp_path):
 def test_columns_of_numbers_are_read_as_such(tmp_path):
     numbers = np.random.default_rng(0).normal(size=(500, 3))
     pd.DataFrame(numbers, columns=list("abc")).to_csv(path := tmp_path / "t.csv", index=False)
-    found = read_csv(path, File(), "abc").to_pandas()
+    found = read_frame(path, File(), Schema())
     np.testing.assert_array_equal(found.to_numpy(), numbers)  # repr of a double is exact
