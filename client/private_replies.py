@@ -108,7 +108,7 @@ class RowCovers:
 def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
     """Returns the covers of a training's answers; None without noise of its clients' own."""
     e, guard = experiment, protections(experiment)
-    if guard.reports:
+    if guard.acts("report"):
         return Covers(scores_of(e), guard, noise_multiplier(e))
     return RowCovers() if e.hides_rows else None
 

@@ -17,9 +17,9 @@ from engram.core.streams import Stream, generator
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.guards.chain import parted
 from engram.guards.merge import Merge, check_codes, merge_of
 from engram.guards.noise import Noise
+from engram.guards.refusals import parted
 from engram.guards.secret_samples import secret_cohort
 from engram.settings.errors import UNNAMED, Names, RunStopped, few
 from engram.settings.experiment import Experiment

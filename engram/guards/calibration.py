@@ -10,6 +10,7 @@ from engram.guards.accounting.releases import Plan, Release
 from engram.guards.central_noise import CentralNoise
 from engram.guards.chain import chain
 from engram.guards.clip import LocalNoise
+from engram.guards.registry import GUARDS, named_guards
 from engram.guards.row_noise import RowNoise, RowStatistics
 from engram.guards.secure.secure_sum import SecureSum
 from engram.guards.users import guards_of_users
@@ -32,20 +33,31 @@ def noise_of(e: SharedSettings, own: Method, multiplier: float) -> Noise | None:
 
 
 def noise_multiplier(e: Experiment) -> float:
-    """Returns the noise multiplier: the setting, or the least one that meets ``epsilon``.
+    """Returns the noise multiplier of a run.
 
     Where users' guards alone have noise, it is the least of theirs, by what they release.
 
     Raises:
+        Refused: As ``multiplier_of``.
+    """
+    found = multiplier_of(e)
+    if noise_of(e, e.own, found):
+        return found
+    releases = chain(*guards_of_users(e.guards, found)).releases(plan_of(e))
+    return min((release.multiplier for release in releases), default=found)
+
+
+def multiplier_of(e: Experiment) -> float:
+    """Returns the multiplier by which noise is built: the setting, or the least for ``epsilon``.
+
+    Raises:
         Refused: No multiplier up to 10^6 reaches the target.
     """
-    noise, plan = noise_of(e, e.own, e.noise_multiplier), plan_of(e)
-    others = chain(*guards_of_users(e.guards)).releases(plan)
-    if noise is None:
-        return min((release.multiplier for release in others), default=e.noise_multiplier)
     if not e.epsilon:
         return e.noise_multiplier
-    found = _solved(noise, others, plan, e.epsilon, e.delta)
+    noise = noise_of(e, e.own, e.noise_multiplier)
+    functions = tuple(GUARDS[name] for name, _ in named_guards(e.guards))
+    found = _solved(noise, e.guards, functions, plan_of(e), e.epsilon, e.delta)
     if found > MOST:
         expected = (
             f"larger: {e.rounds} rounds at delta {e.delta:g} would need a noise-multiplier above "
@@ -57,10 +69,13 @@ def noise_multiplier(e: Experiment) -> float:
 
 @lru_cache
 def _solved(
-    noise: Noise, others: tuple[Release, ...], plan: Plan, epsilon: float, delta: float
+    noise: Noise | None, text: str, _: object, plan: Plan, epsilon: float, delta: float
 ) -> float:
+    """``_`` has the functions of users' guards, which may be others under the same names."""
+
     def releases(z: float) -> tuple[Release, ...]:
-        return (*replace(noise, multiplier=z).build().releases(plan), *others)
+        own = [] if noise is None else [replace(noise, multiplier=z).build()]
+        return chain(*own, *guards_of_users(text, z)).releases(plan)
 
     return solved(releases, plan, epsilon, delta)
 

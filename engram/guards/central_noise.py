@@ -48,5 +48,6 @@ class CentralNoise:
             return (Release(self.multiplier / moved, plan.rate, neighbors=plan.neighbors),)
 
         needs = {Fact.MEAN, Fact.SUM, Fact.BOUNDED, Fact.CURRENT}
-        guard = Guard("central-noise", needs, ends={Fact.OPEN}, gives={Fact.NOISY}, alike=True)
+        gives = {Fact.NOISY, Fact.SOLVED}
+        guard = Guard("central-noise", needs, ends={Fact.OPEN}, gives=gives, alike=True)
         return guard._replace(gather=gather, releases=releases)

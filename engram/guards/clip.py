@@ -88,7 +88,8 @@ class LocalNoise:
 
         update = Release(self.multiplier / 2, neighbors="replaced")
         ends = {Fact.BOUNDED, Fact.EXACT, Fact.OPEN}
-        guard = Guard("local-noise", {Fact.BOUNDED}, ends, {Fact.COVERED}, alike=True, hides=True)
+        gives = {Fact.COVERED, Fact.SOLVED}
+        guard = Guard("local-noise", {Fact.BOUNDED}, ends, gives, alike=True, hides=True)
         return guard._replace(
             leave=leave,
             admit=admit,

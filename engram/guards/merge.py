@@ -15,15 +15,15 @@ from engram.core.method_shapes import Shapes
 from engram.core.rounds import merged, received_by, weighed
 from engram.core.slots import flat
 from engram.core.streams import generator
-from engram.guards.chain import fresh, parted
 from engram.guards.changes import rebased
 from engram.guards.compression.codes import Layout
 from engram.guards.compression.presets import coder_of
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
-from engram.guards.noise import Noise, secret_noise
+from engram.guards.noise import Noise, fresh, secret_noise
 from engram.guards.places import At
 from engram.guards.presets import guards_of, weighs_rows
+from engram.guards.refusals import parted
 from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.settings.experiment import Experiment
 

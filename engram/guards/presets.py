@@ -5,7 +5,7 @@ from functools import partial
 
 from engram.core.method import FromMean, Method
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
-from engram.guards.calibration import asks_for_scores, noise_multiplier, noise_of
+from engram.guards.calibration import asks_for_scores, multiplier_of, noise_of
 from engram.guards.chain import chain
 from engram.guards.clip import Clip
 from engram.guards.compression.presets import broadcast, compressed
@@ -23,7 +23,7 @@ from engram.settings.experiment import Experiment
 
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     """Returns the chain of an experiment's guards, for its method without them."""
-    given = e, e.own, noise_multiplier(e)
+    given = e, e.own, multiplier_of(e)
     clients, server = ([guard for _, guard in some(*given)] for some in (at_clients, at_server))
     found = list[Guard]()
     if e.server_step != "replace":
@@ -51,13 +51,13 @@ def weighs_rows(method: Method, guard: Guard) -> bool:
 
 def client_guards(e: Experiment) -> Guard:
     """Returns the chain of those guards that act before updates leave clients."""
-    guards = [guard for _, guard in at_clients(e, e.own, noise_multiplier(e))]
+    guards = [guard for _, guard in at_clients(e, e.own, multiplier_of(e))]
     return chain(*guards, *([broadcast(e)] if e.compress != "none" else []))
 
 
 def protections(e: Experiment) -> Guard:
     """Returns the chain of the guards that settings name, which are accounted for."""
-    given = e, e.own, noise_multiplier(e)
+    given = e, e.own, multiplier_of(e)
     return chain(*(guard for _, guard in (*at_clients(*given), *at_server(*given))))
 
 
@@ -73,7 +73,8 @@ def at_clients(
         yield "privacy", noise.build()
     elif e.clip and not e.clip_quantile:
         yield "clip", Clip(e.clip).build()
-    yield from (("guards", guard) for guard in guards_of_users(e.guards) if guard.at_client)
+    users = guards_of_users(e.guards, multiplier)
+    yield from (("guards", guard) for guard in users if guard.acts("rows", "leave", "send"))
     if e.aggregation == "secure":
         yield "aggregation", SecureSum(multiplier if e.privacy == "central" else 0.0).build()
     if e.compress != "none":
@@ -87,7 +88,8 @@ def at_server(
     if e.clip_quantile:
         count = count_of(multiplier, e.clients_per_round)
         yield "clip-quantile", AdaptiveClip(e.clip, e.clip_quantile, count).build()
-    yield from (("guards", guard) for guard in guards_of_users(e.guards) if not guard.at_client)
+    users = guards_of_users(e.guards, multiplier)
+    yield from (("guards", guard) for guard in users if not guard.acts("rows", "leave", "send"))
     if e.merge != "mean" and e.bucket_size > 1:
         yield "bucket-size", Buckets(e.bucket_size).build()
     if e.merge == "multi-krum" and Fact.MEAN not in own.facts:
@@ -104,7 +106,7 @@ def is_scored(e: Experiment, server_round: int) -> bool:
 
     Untrained models are not, nor later ones unless ``eval-every`` is set to other than its default.
     """
-    return not protections(e).reports or (server_round > 0 and asks_for_scores(e))
+    return not protections(e).acts("report") or (server_round > 0 and asks_for_scores(e))
 
 
 def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:

@@ -23,11 +23,12 @@ from engram.core.types import Params, Sampled
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.changes import arrays_of
 from engram.guards.facts import Fact
-from engram.guards.guard import Guard, Sums
+from engram.guards.guard import Guard
+from engram.guards.row_sums import Sums
 
 _NEEDS: Final = frozenset({Fact.BOUNDED, Fact.GRADIENTS, Fact.SAMPLED, Fact.APART, Fact.CURRENT})
 _ENDS: Final = frozenset({Fact.BOUNDED, Fact.GRADIENTS, Fact.OPEN})
-_GUARD: Final = Guard("row-noise", _NEEDS, _ENDS, gives={Fact.ROWS})
+_GUARD: Final = Guard("row-noise", _NEEDS, _ENDS, gives={Fact.ROWS, Fact.SOLVED})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Efficient Per-Example Gradient Computations. 2015). So norms, and then the scale
 pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -17,7 +17,10 @@ from torch.utils._pytree import tree_map
 from engram.core.slots import pick
 from engram.core.tree import norm
 from engram.core.types import Batch, LossFn, Params
-from engram.guards.guard import Sums
+
+Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
+"""``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``: over the rows of
+a batch, of the gradients of their losses by the parameters of these names."""
 
 
 def summed(loss: LossFn) -> Sums:

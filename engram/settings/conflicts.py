@@ -45,6 +45,8 @@ _BEFORE: Final = (
 _AFTER: Final = (
     _Row("server-step", lambda e: e.server_step != "replace", needs={Fact.NO_STEP}),
     _Row("clip-quantile", lambda e: e.clip_quantile, needs={Fact.NOISY}),
+    _Row("bucket-size", lambda e: e.bucket_size > 1, needs={Fact.CENTERED}),
+    _Row("epsilon", lambda e: e.epsilon, needs={Fact.SOLVED}),
     _Row("sampling", lambda e: e.secret_cohorts, needs={Fact.NOISY}),
     _Row("patience", lambda e: e.patience, needs={Fact.OPEN}),
     _Row("standardize", lambda e: e.standardize == "federation", needs={Fact.OPEN}),
@@ -68,6 +70,9 @@ def unfit(shared: "SharedSettings", own: "Method") -> Iterator[Fault]:
     missing = {
         Fact.BOUNDED: ("set clip", "clip"),
         Fact.NOISY: ("privacy is not central", "privacy"),
+        Fact.CENTERED: ("merge is mean", "merge"),
+        Fact.MASKED: ("aggregation is plain", "aggregation"),
+        Fact.SOLVED: ("set privacy, or a guard with the argument noise_multiplier", "privacy"),
         Fact.MEAN: (f"that of {own.name} sees every update",),
         Fact.NO_STEP: (f"that of {own.name} does",),
         Fact.GRADIENTS: (f"those of {own.name} look at rows in other ways, too",),
@@ -89,10 +94,12 @@ def _parts(shared: "SharedSettings", own: "Method") -> list[Part]:
     if any(getattr(shared, name) != fields[name].default for name in _NAMES):
         from engram.guards.presets import at_clients, at_server  # noqa: PLC0415 - loads torch
 
-        given = shared, own, shared.noise_multiplier
+        given, awaiting = (shared, own, shared.noise_multiplier), list[Part]()
         for key, guard in (*at_clients(*given), *at_server(*given)):
             value = guard.name if key == "guards" else getattr(shared, key.replace("-", "_"))
-            ends = guard.ends | ({Fact.TRAINED} if guard.leaves else set())
+            ends = guard.ends | ({Fact.TRAINED} if guard.acts("leave") else set())
             facts = guard.needs, ends, guard.gives
             found.append(Part(key, value, *facts, guard.asks, guard.per))
+            awaiting.append(Part(key, value, guard.awaits))
+        found += awaiting
     return [*found, *(row.part(shared) for row in _AFTER if row.is_set(shared))]

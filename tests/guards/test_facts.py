@@ -22,6 +22,8 @@ SETTINGS = [
     {"aggregation": "secure"},
     {"aggregation": "secure", "privacy": "central"},
     {"merge": "median", "bucket_size": 2},
+    {"bucket_size": 2},
+    {"epsilon": 3.0},
     {"clip": 0.0},
     {"clip_quantile": 0.5},
     {"clip_quantile": 0.5, "privacy": "central"},

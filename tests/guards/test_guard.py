@@ -1,14 +1,17 @@
 """Chains of guards, and the chains that settings name."""
 
+from math import inf
+
 import pytest
 import torch
 
 from engram.core.method import Update
 from engram.core.rounds import merged
-from engram.guards.chain import chain, parted
+from engram.guards.chain import chain
 from engram.guards.changes import change_of, length_of
 from engram.guards.clip import Clip, LocalNoise
-from engram.guards.guard import Guard, Refusal
+from engram.guards.guard import Guard
+from engram.guards.refusals import Refusal, parted
 from engram.guards.robust.choices import Buckets, RobustCenter
 from engram.guards.robust.lengths import FAR
 from engram.methods.fedavg import FedAvg
@@ -17,6 +20,13 @@ from tests.guards.test_changes import at_of
 from tests.methods.problem import W, built, draw
 
 AT = at_of(built(FedAvg()), {"model": W})
+
+
+def test_scores_have_the_noise_of_all_guards_and_none_that_one_of_them_does_not_cover():
+    """Local noise of multiplier 2 on one bounded score has a deviation of 1, so hypot(1, 3)."""
+    more = Guard("more", report=lambda ranges: {"accuracy": 3.0, "loss": 1.0})
+    found = chain(LocalNoise(1.0, 2.0).build(), more).report({"accuracy": 1.0, "loss": inf})
+    assert found == {"accuracy": 10**0.5}
 
 
 def refuse(reason):
@@ -58,6 +68,8 @@ def test_what_guards_encode_is_decoded_in_reverse_and_each_has_a_memory_of_its_o
     assert kept == {"one": 1, "two": 4}
     for name, x in guard.arrive(AT, left).slots["model"].items():
         torch.testing.assert_close(x, W[name])
+    with pytest.raises(ValueError, match="slots that guards keep must be different, got"):
+        chain(counting("one", 2.0), counting("one", 5.0))
     wrong = chain(counting("one", 2.0), refuse("other")._replace(arrive=refuse("other").admit))
     assert wrong.arrive(AT, left).reason == "other"
     assert [x.encodes for x in (guard, chain(), chain(Clip(1.0).build()))] == [True, False, False]

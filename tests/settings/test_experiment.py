@@ -312,7 +312,7 @@ OUT_OF_RANGE = [
     ({"memory": "keep"}, "memory must be 'reset' or 'carry', got 'keep'"),
     ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
     ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
-    ({"bucket_size": 2}, "bucket-size must be 1 where merge is mean, which buckets do not"),
+    ({"bucket_size": 2}, "bucket-size = 2 needs .* robust center of updates: merge is mean"),
     (
         {"merge": "multi-krum", "num_malicious": 1, "bucket_size": 3},
         "merge = multi-krum needs at least 5 updates a round, got 4: see clients-per-round",

@@ -24,13 +24,13 @@ from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream, generator, uniform
 from engram.core.tree import select
 from engram.core.types import Params
-from engram.guards.chain import fresh, parted
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
 from engram.guards.guard import Guard
-from engram.guards.noise import Noise, secret_noise
+from engram.guards.noise import Noise, fresh, secret_noise
 from engram.guards.places import At
 from engram.guards.presets import client_guards
+from engram.guards.refusals import parted
 from engram.settings.errors import EngramError, Names, few
 from engram.settings.experiment import Experiment
 
@@ -67,7 +67,7 @@ class Sending:
         In one process clients send the slots that their bytes stand for.
         """
         (_, clients, own), guard, number = chunk, self.guard, asked.server_round
-        if not guard.leaves:
+        if not guard.acts("leave"):
             return done, []
         if done.broken and self.covers:
             who = few([clients[i] for i in done.broken], self.names)

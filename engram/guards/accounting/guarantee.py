@@ -72,10 +72,10 @@ def is_weak(e: Experiment) -> bool:
 
 
 def _noise_in_words(e: Experiment) -> str:
-    if e.privacy == "none":
-        return f"privacy by {e.guards}"
     solved_for, first = " (for epsilon)" * (e.epsilon > 0), " at first" * (e.clip_quantile > 0)
     noise = f"noise-multiplier {noise_multiplier(e):g}{solved_for}"
+    if e.privacy == "none":
+        return f"privacy by {e.guards}" + f" of {noise}" * (e.epsilon > 0)
     return f"{e.privacy} privacy by {noise} and clip {e.clip:g}{first}"
 
 

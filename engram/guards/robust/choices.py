@@ -69,8 +69,8 @@ class RobustCenter:
             return [Update(slots, rows, clients)]
 
         asks = _LEAST[self.name] + 2 * self.malicious if against else 1
-        needs, ends = _COMPARED | {Fact.MEAN}, {Fact.SUM}
-        return Guard(self.name, needs, ends, asks=asks, alike=True, gather=gather)
+        needs, ends, gives = _COMPARED | {Fact.MEAN}, {Fact.SUM}, {Fact.CENTERED}
+        return Guard(self.name, needs, ends, gives, asks=asks, alike=True, gather=gather)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Nearest:
             return [updates[i] for i in nearest(moved, self.malicious)]
 
         asks = _LEAST["multi-krum"] + 2 * self.malicious
-        return Guard("multi-krum", needs=_COMPARED, asks=asks, gather=gather)
+        return Guard("multi-krum", _COMPARED, gives={Fact.CENTERED}, asks=asks, gather=gather)
 
 
 @dataclass(frozen=True)

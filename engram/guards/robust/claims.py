@@ -17,8 +17,9 @@ from torch import Tensor
 from engram.core.method import Claim, Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.types import Params
-from engram.guards.guard import Guard, Refusal
+from engram.guards.guard import Guard
 from engram.guards.places import At
+from engram.guards.refusals import Refusal
 from engram.guards.robust.weight_limit import weight_limit
 
 _ROUNDING: Final = 1e-4  # of shares that add up to 1

@@ -11,8 +11,9 @@ from engram.core.slots import flat
 from engram.core.tree import distance
 from engram.core.types import Params
 from engram.guards.changes import changed, is_running, origin
-from engram.guards.guard import Guard, Refusal
+from engram.guards.guard import Guard
 from engram.guards.places import At
+from engram.guards.refusals import Refusal
 
 _TIMES: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _LEAST: Final = 3  # updates among which one is usual: of two, nobody knows which

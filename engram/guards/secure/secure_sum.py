@@ -17,6 +17,7 @@ from engram.guards.secure.noise import deviation, discrete_gaussian
 from engram.guards.secure.quantize import quantize, restore, room_of
 
 _NEEDS: Final = frozenset({Fact.MEAN, Fact.BOUNDED, Fact.CURRENT, Fact.KNOWN})
+_NOISE: Final = frozenset({Fact.NOISY, Fact.SOLVED})
 
 MASKED: Final = "masked"
 """Slot of a masked part, or of the sum of them without masks: int32, (numbers of a change,)."""
@@ -63,7 +64,8 @@ class SecureSum:
 
         # Shares are discrete, and concentrated privacy is known of their sum.
         releases = (Release(self.multiplier, normal=False),) if noisy else ()
-        ends = {Fact.EACH, Fact.OPEN} if noisy else {Fact.EACH}
-        needs, gives = ({Fact.SUM}, {Fact.NOISY}) if noisy else (set[Fact](), set[Fact]())
-        guard = Guard("secure-sum", _NEEDS | needs, ends, gives, alike=noisy, asks=2)
+        needs, ends, gives = set(_NEEDS), {Fact.EACH}, {Fact.MASKED}
+        if noisy:
+            needs, ends, gives = needs | {Fact.SUM}, ends | {Fact.OPEN}, gives | _NOISE
+        guard = Guard("secure-sum", needs, ends, gives, alike=noisy, asks=2)
         return guard._replace(send=send, arrive=arrive, releases=lambda plan: releases)

@@ -10,8 +10,9 @@ from engram.core.slots import flat, over_slots
 from engram.guards.chain import chain
 from engram.guards.changes import change_of, length_of, vector_of
 from engram.guards.clip import Clip
-from engram.guards.guard import Guard, Refusal
+from engram.guards.guard import Guard
 from engram.guards.places import Sum
+from engram.guards.refusals import Refusal
 from engram.guards.secure.secure_sum import MASKED, SecureSum
 from engram.methods.fedavg import FedAvg
 from engram.methods.fedprox import FedProx
