@@ -19,13 +19,10 @@ from engram.guards.robust.centers import (
     Center,
     centered_clipping,
     geometric_median,
-    krum,
     median,
-    multi_krum,
-    nearest,
-    nearest_mixing,
     trimmed_mean,
 )
+from engram.guards.robust.neighbors import krum, multi_krum, nearest, nearest_mixing
 
 _CENTERS: Final[dict[str, Center]] = {
     "median": median,
@@ -77,7 +74,8 @@ class RobustCenter:
 class Nearest:
     """Leaves out the updates with the largest scores of Krum, for a server that sees each.
 
-    They are compared by the changes of models: statistics are of a client's own rows.
+    They are compared by the changes of models, each from what its client received: statistics are
+    of a client's own rows. See ``nearest`` for clients that received different models.
     """
 
     malicious: int  # f, as many of which are left out; >= 0
