@@ -15,8 +15,8 @@ from engram.core.method import Slots
 from engram.core.slots import flat, unflat
 from engram.core.tree import multiplied
 from engram.core.types import Params
-from engram.guards.merge import server_step_notes
 from engram.guards.noise import Noise
+from engram.guards.server_step import server_step_notes
 from engram.networks.registry import FLAT
 from engram.scoring.evaluation import Evaluation, center_key
 from engram.scoring.metrics import METRICS, Metric

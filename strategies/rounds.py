@@ -17,7 +17,9 @@ from engram.core.streams import Stream, generator
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.guards.merge import Merge, check_codes, merge_of
+from engram.guards.changes import rebased
+from engram.guards.compression.presets import check_codes
+from engram.guards.merge import Merge
 from engram.guards.noise import Noise
 from engram.guards.refusals import parted
 from engram.guards.secret_samples import secret_cohort
@@ -115,7 +117,7 @@ class Rounds(NamedTuple):
         """
         method, shapes, running = server_side(experiment, kind)
         check_codes(experiment, shapes, running)
-        merge = merge_of(experiment, method, running, noise)
+        merge = Merge(experiment, method, running, noise)
         return cls(merge, shapes, partial(client_axes, experiment, kind))
 
     @property
@@ -155,7 +157,7 @@ class Rounds(NamedTuple):
         for reply in replies.accepted:
             updates = reply.updates
             if age:
-                updates = [merge.rebased(server, wave.slots, u, age) for u in updates]
+                updates = [rebased(at, merge.received(wave.slots, u), u, age) for u in updates]
             updates, refused = parted([merge.guard.admit(at, update) for update in updates])
             if refused:
                 rejected.append((reply.asked, Rejected.of(refused[0].kind, refused[0].reason)))

@@ -1,7 +1,6 @@
 """An update's change: each array's difference to that of a client that does nothing.
 
-Changes are by path, in float64, and have no running statistics: noise might make a variance
-negative.
+Changes are by path, in float64, without running statistics: noise might make a variance negative.
 """
 
 import math
@@ -34,6 +33,12 @@ def change_of(at: At, update: Update) -> Params:
     begun, sent = origin(at, update), flat(update.slots)
     paths = [path for path in sent if not is_running(at.method, at.running, path)]
     return {path: sent[path].double() - begun[path].double() for path in paths}
+
+
+def models_of(at: At, change: Params) -> Params:
+    """Returns a change without statistics of a client's own rows."""
+    kinds = at.method.kinds
+    return {p: x for p, x in change.items() if kinds[p.partition("/")[0]] != "statistic"}
 
 
 def changed(at: At, update: Update, change: Params) -> Update:
@@ -116,7 +121,5 @@ def rebased(at: At, then: Slots, update: Update, age: int) -> Update:
     (Nguyen et al. AISTATS 2022, Sec. 5.1.) So does every model and every difference; statistics are
     left as they are. ``age`` are the rounds that have ended since ``then``.
     """
-    change = change_of(at._replace(received=lambda _: then), update)
-    kinds = at.method.kinds
-    moved = {p: x for p, x in change.items() if kinds[p.partition("/")[0]] != "statistic"}
-    return changed(at, update, {path: x / math.sqrt(1 + age) for path, x in moved.items()})
+    change = models_of(at, change_of(at._replace(received=lambda _: then), update))
+    return changed(at, update, {path: x / math.sqrt(1 + age) for path, x in change.items()})

@@ -28,18 +28,6 @@ def _pass(_: At, x: Any) -> Any:
     return x
 
 
-def _stay(_: At, update: Update, _kept: Slots) -> tuple[Update, Slots]:
-    return update, {}
-
-
-def _plain(objective: Objective, _: Sums) -> Objective:
-    return objective
-
-
-def _exact(_: Mapping[str, float]) -> Mapping[str, float]:
-    return {}
-
-
 class Guard(NamedTuple):
     """A protection: by default it does nothing.
 
@@ -94,8 +82,11 @@ class Guard(NamedTuple):
     asks: int = 1
     per: int = 1
     keeps: Set[str] = frozenset()
-    rows: Callable[[Objective, Sums], Objective] = _plain
-    leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = _stay
+    rows: Callable[[Objective, Sums], Objective] = lambda objective, sums: objective
+    leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = lambda at, update, kept: (
+        update,
+        {},
+    )
     send: Callable[[At, Update], Update] = _pass
     form: Callable[[At, Slots], Slots] = _pass
     arrive: Callable[[At, Update], Update | Refusal] = _pass
@@ -103,7 +94,7 @@ class Guard(NamedTuple):
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
     method: Callable[[Method], Method] = lambda method: method
     broadcast: "Broadcast | None" = None
-    report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
+    report: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda ranges: {}
     bound: Callable[[At], float] = lambda at: at.bound
     releases: Callable[[Plan], tuple[Release, ...]] = lambda plan: ()
     weigh: Callable[[Sequence[int]], float] = lambda rows: math.inf

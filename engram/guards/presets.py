@@ -1,9 +1,8 @@
 """The guards that an experiment's settings name, in their order."""
 
 from collections.abc import Iterator, Set
-from functools import partial
 
-from engram.core.method import FromMean, Method
+from engram.core.method import Method
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
 from engram.guards.calibration import asks_for_scores, multiplier_of, noise_of
 from engram.guards.chain import chain
@@ -14,8 +13,9 @@ from engram.guards.guard import Guard
 from engram.guards.robust.choices import Buckets, Nearest, RobustCenter
 from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
 from engram.guards.robust.lengths import FAR, NormBound
-from engram.guards.robust.row_weights import RowWeights
+from engram.guards.robust.row_weights import RowWeights, weighs_rows
 from engram.guards.secure.secure_sum import SecureSum
+from engram.guards.server_step import universal
 from engram.guards.users import guards_of_users
 from engram.settings import base
 from engram.settings.experiment import Experiment
@@ -27,7 +27,7 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     clients, server = ([guard for _, guard in some(*given)] for some in (at_clients, at_server))
     found = list[Guard]()
     if e.server_step != "replace":
-        found.append(Guard("universal", method=partial(_universal, e, running)))
+        found.append(universal(e, running))
     if method.claims:
         noisy = any(Fact.EXACT in guard.ends for guard in clients)
         found.append(ClaimedRanges(method.claims, mend=noisy).build())
@@ -40,13 +40,6 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     if e.compress != "none":
         found.append(broadcast(e, running))
     return chain(*found)
-
-
-def weighs_rows(method: Method, guard: Guard) -> bool:
-    """Returns whether clients weigh by rows, and none is bound to weigh as much as others."""
-    merge = method.server.merge
-    # A server that takes each update sees its client's rows.
-    return not guard.alike and not (isinstance(merge, FromMean) and merge.by == "clients")
 
 
 def client_guards(e: Experiment) -> Guard:
@@ -122,9 +115,3 @@ def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
     if method.claims and (plain or Fact.MEAN not in e.own.facts):
         found.append(ComparedClaims(method.claims, e.max_weight, e.max_norm).build())
     return found
-
-
-def _universal(e: Experiment, running: Set[str], method: Method) -> Method:
-    from engram.online.server_step import universal_step  # noqa: PLC0415 - numba is slow to import
-
-    return universal_step(method, radius=e.server_radius, running=frozenset(running))

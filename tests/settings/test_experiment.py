@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import engram
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.methods.pfedme import PFedMe as PFedMeItself
 from engram.scoring.metrics import METRICS
 from engram.settings import experiment
@@ -414,8 +414,8 @@ def test_a_step_that_a_setting_makes_the_server_s_own_has_no_other():
     settings = {"server_mix": 0.5, "server_step": "universal"}
     method = problem.built(PFedMeItself(server_mix=0.5))
     with pytest.raises(Refused, match="server-step must be replace for pfedme, whose server has"):
-        merge_of(small(method="pfedme", **settings), method, frozenset())
-    assert merge_of(small(method="pfedme"), method, frozenset()).combines
+        Merge(small(method="pfedme", **settings), method, frozenset())
+    assert Merge(small(method="pfedme"), method, frozenset()).combines
 
 
 STEP_SIZES = [

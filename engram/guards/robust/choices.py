@@ -11,7 +11,7 @@ from engram.core.method import Update
 from engram.core.slots import flat, mean_of, unflat
 from engram.core.streams import Stream
 from engram.core.types import Params
-from engram.guards.changes import change_of, is_running
+from engram.guards.changes import change_of, is_running, models_of
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
 from engram.guards.places import At
@@ -84,11 +84,7 @@ class Nearest:
         """Builds the guard."""
 
         def gather(at: At, updates: Sequence[Update]) -> list[Update]:
-            kinds = at.method.kinds
-            moved = [
-                {p: x for p, x in change.items() if kinds[p.partition("/")[0]] != "statistic"}
-                for change in (change_of(at, update) for update in updates)
-            ]
+            moved = [models_of(at, change_of(at, update)) for update in updates]
             return [updates[i] for i in nearest(moved, self.malicious)]
 
         asks = _LEAST["multi-krum"] + 2 * self.malicious

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from engram.core.method import FromMean, Method
 from engram.guards.guard import Guard
 from engram.guards.robust.weight_limit import weight_limit
 
@@ -20,3 +21,10 @@ class RowWeights:
     def build(self) -> Guard:
         """Builds the guard; see ``weight_limit``."""
         return Guard("row-weights", weigh=lambda rows: float(weight_limit(rows, self.most)))
+
+
+def weighs_rows(method: Method, guard: Guard) -> bool:
+    """Returns whether clients weigh by rows, and none is bound to weigh as much as others."""
+    merge = method.server.merge
+    # A server that takes each update sees its client's rows.
+    return not guard.alike and not (isinstance(merge, FromMean) and merge.by == "clients")
