@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engram.core.method import Update
-from engram.core.slots import flat, mean_of, unflat
+from engram.core.slots import flat, mean_of, unflat, zeros
 from engram.core.streams import Stream
+from engram.core.types import Params
 from engram.guards.accounting.releases import Plan, Release
-from engram.guards.changes import arrays_of, changed, is_running, size_of, sum_of
+from engram.guards.changes import arrays_of, change_of, changed, is_running, size_of
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
 from engram.guards.places import At
@@ -32,7 +33,7 @@ class CentralNoise:
 
         def gather(at: At, updates: Sequence[Update]) -> list[Update]:
             n, alike = at.asked, [u._replace(client=None) for u in updates]
-            total = sum_of(at, alike)
+            total = _sum_of(at, alike)
             xi = arrays_of(at.normal(size_of(total), Stream.SERVER_NOISE), total)
             for path, leaf in total.items():
                 leaf.add_(xi[path], alpha=self.multiplier * at.bound).div_(n)
@@ -51,3 +52,12 @@ class CentralNoise:
         gives = {Fact.NOISY, Fact.SOLVED}
         guard = Guard("central-noise", needs, ends={Fact.OPEN}, gives=gives, alike=True)
         return guard._replace(gather=gather, releases=releases)
+
+
+def _sum_of(at: At, updates: Sequence[Update]) -> Params:
+    """Returns the sum of changes, each as often as the update has clients."""
+    total = zeros(change_of(at, updates[0]))
+    for update in updates:
+        for path, leaf in change_of(at, update).items():
+            total[path].add_(leaf, alpha=update.clients)
+    return total

@@ -4,14 +4,14 @@ Changes are by path, in float64, without running statistics: noise might make a 
 """
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 
 import torch
 from torch import Tensor
 
 from engram.core.changes import origin_of
 from engram.core.method import Method, Slots, Update
-from engram.core.slots import flat, unflat, zeros
+from engram.core.slots import flat, unflat
 from engram.core.tree import norm
 from engram.core.types import Params
 from engram.guards.places import At
@@ -102,15 +102,6 @@ def vector_of(change: Params) -> Tensor:
     """Undoes ``arrays_of``, for a change without leading axes."""
     parts = [leaf.reshape(-1) for _, leaf in sorted(change.items())]
     return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
-
-
-def sum_of(at: At, updates: Sequence[Update]) -> Params:
-    """Returns the sum of changes, each as often as the update has clients."""
-    total = zeros(change_of(at, updates[0]))
-    for update in updates:
-        for path, leaf in change_of(at, update).items():
-            total[path].add_(leaf, alpha=update.clients)
-    return total
 
 
 def rebased(at: At, then: Slots, update: Update, age: int) -> Update:

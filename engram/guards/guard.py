@@ -83,10 +83,7 @@ class Guard(NamedTuple):
     per: int = 1
     keeps: Set[str] = frozenset()
     rows: Callable[[Objective, Sums], Objective] = lambda objective, sums: objective
-    leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = lambda at, update, kept: (
-        update,
-        {},
-    )
+    leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = lambda at, update, _: (update, {})
     send: Callable[[At, Update], Update] = _pass
     form: Callable[[At, Slots], Slots] = _pass
     arrive: Callable[[At, Update], Update | Refusal] = _pass

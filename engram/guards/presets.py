@@ -11,7 +11,8 @@ from engram.guards.compression.presets import broadcast, compressed
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
 from engram.guards.robust.choices import Buckets, Nearest, RobustCenter
-from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
+from engram.guards.robust.claims import ClaimedRanges
+from engram.guards.robust.compared_claims import ComparedClaims
 from engram.guards.robust.lengths import FAR, NormBound
 from engram.guards.robust.row_weights import RowWeights, weighs_rows
 from engram.guards.secure.secure_sum import SecureSum

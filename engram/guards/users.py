@@ -5,8 +5,6 @@ from inspect import signature
 from numbers import Real
 from typing import Any, Final
 
-from torch import Tensor
-
 from engram.core.checks import brief, must
 from engram.core.method import Method, Objective, Slots, Update
 from engram.guards.accounting.releases import Plan, Release
@@ -19,8 +17,8 @@ from engram.settings.errors import EngramError, Refused, RunStopped, one_line
 
 _LONGEST: Final = 200  # characters of an error, so that what to do is read, too
 _SOLVED: Final = "noise_multiplier"
+_EXPECTED: Final = "a function that returns an engram.guards.guard.Guard"
 _UPDATE: Final = Update, Refusal
-_NUMBER: Final = Real, Tensor
 
 
 def guards_of_users(text: str, multiplier: float) -> list[Guard]:
@@ -38,9 +36,8 @@ def guards_of_users(text: str, multiplier: float) -> list[Guard]:
             solved = not number and _SOLVED in signature(function).parameters
             guard = completed(function(multiplier) if solved else function(*number), name)
         except Exception as error:  # anybody's function
-            got = f"{type(error).__name__}: {error}"
-            expected = "a function that returns an engram.guards.guard.Guard"
-            raise Refused(must(f"guard {name}", got, expected)) from error
+            told = must(f"guard {name}", f"{type(error).__name__}: {error}", _EXPECTED)
+            raise Refused(told) from error
         if guard.keeps and any(other.name == name for other in found):
             expected = f"{name} once, since it keeps slots of a client"
             raise Refused(must("guards", text, expected))
@@ -92,9 +89,9 @@ def completed(guard: Guard, name: str) -> Guard:
         return acting if guard.acts(place) else getattr(guard, place)
 
     slots = {slot: f"{name}:{slot}" for slot in guard.keeps}
-    each, sums = guard.encodes or guard.acts("admit"), guard.masks
     rows = {Fact.GRADIENTS} if guard.acts("rows") else set[Fact]()  # one guard takes their sums
-    awaits = ({Fact.EACH} if each else set()) | ({Fact.MASKED} if sums else set())
+    awaits = {Fact.EACH} if guard.encodes or guard.acts("admit") else set[Fact]()
+    awaits |= {Fact.MASKED} if guard.masks else set()
     return guard._replace(
         name=name,
         needs=guard.needs | rows,
@@ -111,8 +108,8 @@ def completed(guard: Guard, name: str) -> Guard:
         gather=named("gather", gathered, list, fault=RunStopped),
         method=named("method", stepped, Method),
         report=named("report", guard.report, Mapping),
-        bound=named("bound", guard.bound, *_NUMBER, fault=RunStopped),
-        weigh=named("weigh", guard.weigh, *_NUMBER, fault=RunStopped),
+        bound=named("bound", guard.bound, Real, fault=RunStopped),
+        weigh=named("weigh", guard.weigh, Real, fault=RunStopped),
         releases=named("releases", releases, tuple),
     )
 

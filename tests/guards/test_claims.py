@@ -6,7 +6,8 @@ from torch.testing import assert_close
 
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
-from engram.guards.robust.claims import bounded, impossible, projected
+from engram.guards.robust.claims import impossible, projected
+from engram.guards.robust.compared_claims import bounded
 from tests.samples import entry
 
 CLAIMS = {"p/sums": "sums", "p/shares": "shares", "trace": "amount"}

@@ -14,7 +14,8 @@ from dp_accounting.pld import PLDAccountant
 
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.accounting.accountant import PrivacyAccountant, spent
+from engram.guards.accounting.accountant import PrivacyAccountant
+from engram.guards.accounting.guarantee import spent
 from engram.guards.calibration import plan_of
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.guards.secret_samples import row_samples

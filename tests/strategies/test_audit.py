@@ -17,7 +17,7 @@ from scipy.stats import beta
 
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
-from engram.guards.accounting.accountant import spent
+from engram.guards.accounting.guarantee import spent
 from engram.guards.calibration import plan_of
 from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
