@@ -90,7 +90,7 @@ class PrivacyAccountant:
         return spent(self._experiment, answers, rows)
 
     def by_client(self) -> dict[int, float]:
-        """Returns epsilon of each client that was asked, or of its rows; of all, if that is secret."""
+        """Returns epsilon of each client that was asked, or of its rows; of all if it is secret."""
         if self._plan.secret:
             return dict.fromkeys(range(self._experiment.num_clients), self._spent(self._rounds))
         rows = self._rows()

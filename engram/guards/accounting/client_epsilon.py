@@ -58,7 +58,7 @@ def note_release(file: Path, clients: Iterable[int]) -> None:
 def releases_of(
     rows: Iterable[Mapping[str, Any]], done: int, everyone: Sequence[int]
 ) -> list[Sequence[int]]:
-    """Returns the clients that were asked in rounds, by their metrics; all, where these are lost."""
+    """Returns the clients that were asked in rounds, by their metrics; all if these are lost."""
     cohorts = {row["round"]: row["cohort"] for row in rows if "cohort" in row}
     return [cohorts.get(number, everyone) for number in range(1, done + 1)]
 
