@@ -54,7 +54,7 @@ class Covers(NamedTuple):
     def scores(self, content: RecordDict) -> RecordDict:
         """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
 
-        For its deviation see ``LocalNoise``. A missing score is the middle of its range before.
+        For its deviation see ``local_noise``. A missing score is the middle of its range before.
         """
         before, withheld = content.config_records[CLIENTS], withheld_scores(content, self.columns)
         details = dict(withheld.config_records[CLIENTS])

@@ -1,34 +1,32 @@
 """The noise of privacy, its multiplier, and the plan of a run."""
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 from engram.core.checks import must
 from engram.guards.accounting.composition import MOST, solved
 from engram.guards.accounting.releases import Plan, Release
-from engram.guards.central_noise import CentralNoise
+from engram.guards.central_noise import central_noise
 from engram.guards.chain import chain
-from engram.guards.clip import LocalNoise
+from engram.guards.clip import local_noise
+from engram.guards.guard import Guard
 from engram.guards.registry import GUARDS, named_guards
-from engram.guards.row_noise import RowNoise, RowStatistics
-from engram.guards.secure.secure_sum import SecureSum
+from engram.guards.row_noise import row_noise, row_statistics
+from engram.guards.secure.secure_sum import secure_sum
 from engram.guards.users import guards_of_users
 from engram.settings.base import Method, SharedSettings
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 
-Noise = LocalNoise | CentralNoise | SecureSum | RowNoise | RowStatistics
 
-
-def noise_of(e: SharedSettings, own: Method, multiplier: float) -> Noise | None:
+def noise_of(e: SharedSettings, own: Method, multiplier: float) -> Guard | None:
     """Returns the guard of the noise of ``privacy``, with its multiplier; None without one."""
     if e.privacy == "local":
-        return LocalNoise(e.clip, multiplier)
+        return local_noise(e.clip, multiplier)
     if e.privacy == "central":
-        return (SecureSum if e.aggregation == "secure" else CentralNoise)(multiplier)
+        return (secure_sum if e.aggregation == "secure" else central_noise)(multiplier)
     if e.privacy == "example":
-        return RowStatistics(multiplier) if own.tables else RowNoise(e.clip, multiplier)
+        return row_statistics(multiplier) if own.tables else row_noise(e.clip, multiplier)
     return None
 
 
@@ -55,9 +53,7 @@ def multiplier_of(e: Experiment) -> float:
     """
     if not e.epsilon:
         return e.noise_multiplier
-    noise = noise_of(e, e.own, e.noise_multiplier)
-    functions = tuple(GUARDS[name] for name, _ in named_guards(e.guards))
-    found = _solved(noise, e.guards, functions, plan_of(e), e.epsilon, e.delta)
+    found = _solved(e, tuple(GUARDS[name] for name, _ in named_guards(e.guards)))
     if found > MOST:
         expected = (
             f"larger: {e.rounds} rounds at delta {e.delta:g} would need a noise-multiplier above "
@@ -68,16 +64,15 @@ def multiplier_of(e: Experiment) -> float:
 
 
 @lru_cache
-def _solved(
-    noise: Noise | None, text: str, _: object, plan: Plan, epsilon: float, delta: float
-) -> float:
+def _solved(e: Experiment, _: object) -> float:
     """``_`` has the functions of users' guards, which may be others under the same names."""
+    plan = plan_of(e)
 
     def releases(z: float) -> tuple[Release, ...]:
-        own = [] if noise is None else [replace(noise, multiplier=z).build()]
-        return chain(*own, *guards_of_users(text, z)).releases(plan)
+        noise = noise_of(e, e.own, z)
+        return chain(*[noise] * bool(noise), *guards_of_users(e.guards, z)).releases(plan)
 
-    return solved(releases, plan, epsilon, delta)
+    return solved(releases, plan, e.epsilon, e.delta)
 
 
 def plan_of(e: Experiment, rows: int = 1) -> Plan:

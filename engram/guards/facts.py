@@ -32,7 +32,7 @@ class Fact(Enum):
     NOISY = "the server adds noise to the sum"
     CENTERED = "the server takes a robust center of updates"
     MASKED = "updates leave sites in masked sums"
-    SOLVED = "noise has a multiplier that can be solved for"
+    SOLVED = "one noise multiplier can be solved for"
     COVERED = "all that leaves a client has noise"
     ROWS = "all that leaves a client hides its single rows"
 

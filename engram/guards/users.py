@@ -41,7 +41,8 @@ def guards_of_users(text: str, multiplier: float) -> list[Guard]:
         if guard.keeps and any(other.name == name for other in found):
             expected = f"{name} once, since it keeps slots of a client"
             raise Refused(must("guards", text, expected))
-        found.append(guard._replace(gives=guard.gives | {Fact.SOLVED}) if solved else guard)
+        solves = {Fact.SOLVED} if solved and not guard.acts("rows") else set[Fact]()
+        found.append(guard._replace(gives=guard.gives | solves))
     return found
 
 

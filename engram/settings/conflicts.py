@@ -17,6 +17,10 @@ _NAMES: Final = "privacy", "merge", "aggregation", "compress", "clip", "clip_qua
 """Settings that name protections."""
 
 
+def _is_set(shared: "SharedSettings", name: str) -> bool:
+    return bool(getattr(shared, name) != type(shared).model_fields[name].default)
+
+
 class _Row(NamedTuple):
     """A setting that is no protection, but bears on facts if it is set."""
 
@@ -46,6 +50,7 @@ _AFTER: Final = (
     _Row("server-step", lambda e: e.server_step != "replace", needs={Fact.NO_STEP}),
     _Row("clip-quantile", lambda e: e.clip_quantile, needs={Fact.NOISY}),
     _Row("bucket-size", lambda e: e.bucket_size > 1, needs={Fact.CENTERED}),
+    _Row("noise-multiplier", lambda e: _is_set(e, "noise_multiplier"), ends={Fact.SOLVED}),
     _Row("epsilon", lambda e: e.epsilon, needs={Fact.SOLVED}),
     _Row("sampling", lambda e: e.secret_cohorts, needs={Fact.NOISY}),
     _Row("patience", lambda e: e.patience, needs={Fact.OPEN}),
@@ -72,7 +77,7 @@ def unfit(shared: "SharedSettings", own: "Method") -> Iterator[Fault]:
         Fact.NOISY: ("privacy is not central", "privacy"),
         Fact.CENTERED: ("merge is mean", "merge"),
         Fact.MASKED: ("aggregation is plain", "aggregation"),
-        Fact.SOLVED: ("set privacy, or a guard with the argument noise_multiplier", "privacy"),
+        Fact.SOLVED: ("set another privacy, or a guard that takes noise_multiplier", "privacy"),
         Fact.MEAN: (f"that of {own.name} sees every update",),
         Fact.NO_STEP: (f"that of {own.name} does",),
         Fact.GRADIENTS: (f"those of {own.name} look at rows in other ways, too",),
@@ -90,8 +95,7 @@ def combines(shared: "SharedSettings", own: "Method") -> bool:
 
 def _parts(shared: "SharedSettings", own: "Method") -> list[Part]:
     found = [row.part(shared) for row in _BEFORE if row.is_set(shared)]
-    fields = type(shared).model_fields
-    if any(getattr(shared, name) != fields[name].default for name in _NAMES):
+    if any(_is_set(shared, name) for name in _NAMES):
         from engram.guards.presets import at_clients, at_server  # noqa: PLC0415 - loads torch
 
         given, awaiting = (shared, own, shared.noise_multiplier), list[Part]()

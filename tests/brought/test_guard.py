@@ -18,7 +18,7 @@ from engram.guards.clip import near
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
 from engram.guards.refusals import Refusal
-from engram.guards.row_noise import RowNoise
+from engram.guards.row_noise import row_noise
 from engram.settings.errors import Refused, RunStopped
 
 QUICK = {
@@ -184,7 +184,7 @@ def test_it_is_refused_beside_what_it_does_not_go_with():
             "guards = noticed needs .* by itself: aggregation = secure ends that",
         ),
         ({"guards": "summed"}, "guards = summed needs .* masked sums: aggregation is plain"),
-        ({"epsilon": 3.0}, "set privacy, or a guard with the argument noise_multiplier"),
+        ({"epsilon": 3.0}, "set another privacy, or a guard that takes noise_multiplier"),
         ({"guards": "coarse:"}, "guards must be coarse:NUMBER, got 'coarse:'"),
         ({"guards": "coarser"}, "guards must be some of coarse, near, .*, from @engram.guard"),
         ({"guards": "coarse:x"}, "guards must be coarse:NUMBER, got 'coarse:x'"),
@@ -379,7 +379,7 @@ def test_it_may_change_how_gradients_of_rows_are_taken(tmp_path):
     seen = []
 
     def rows():
-        guard = RowNoise(1.0, 2.0).build()
+        guard = row_noise(1.0, 2.0)
 
         def noted(objective, sums):
             seen.append(sums)

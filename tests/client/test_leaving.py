@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from engram.client import app as module
 from engram.core.slots import flat
 from engram.data.federated import model_for
-from engram.guards.clip import LocalNoise
+from engram.guards.clip import local_noise
 from engram.scoring.score_columns import COMMON, TUNED, ranges_of
 from engram.settings.conflicts import combines
 from engram.settings.families import METHODS, family
@@ -94,7 +94,7 @@ def listed_as(name, bounded):
 def test_each_method_sends_what_the_manual_lists(tmp_path, method):
     e = small_of_any(**settings_of(method))
     columns = e.network.columns(e, (COMMON, TUNED))
-    bounded = {*LocalNoise(1.0, 1.0).build().report(ranges_of(columns))}
+    bounded = {*local_noise(1.0, 1.0).report(ranges_of(columns))}
     scores = {column.name for column in columns}
     (tmp_path / "plain").mkdir()
     (tmp_path / "local").mkdir()

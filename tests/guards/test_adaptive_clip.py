@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 
 from engram.core.method import Update
-from engram.guards.adaptive_clip import BOUND, AdaptiveClip, count_of
+from engram.guards.adaptive_clip import BOUND, adaptive_clip, count_of
 from engram.guards.changes import change_of, length_of
 from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
@@ -147,4 +147,4 @@ def test_clients_send_updates_that_are_not_clipped_and_one_each():
 def test_a_method_whose_server_sees_every_update_is_refused():
     e = small(method="fedamp")
     with pytest.raises(ValueError, match="clip-quantile must be 0 for a method whose server sees"):
-        AdaptiveClip(1.0, 0.5, 0.2).build().method(trainer(e).method)
+        adaptive_clip(1.0, 0.5, 0.2).method(trainer(e).method)

@@ -24,6 +24,7 @@ SETTINGS = [
     {"merge": "median", "bucket_size": 2},
     {"bucket_size": 2},
     {"epsilon": 3.0},
+    {"epsilon": 3.0, "noise_multiplier": 2.0},
     {"clip": 0.0},
     {"clip_quantile": 0.5},
     {"clip_quantile": 0.5, "privacy": "central"},

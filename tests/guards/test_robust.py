@@ -16,7 +16,7 @@ from engram.guards.robust.centers import (
     median,
     trimmed_mean,
 )
-from engram.guards.robust.choices import Buckets
+from engram.guards.robust.choices import buckets
 from engram.guards.robust.neighbors import krum, mixtures, multi_krum, nearest, nearest_mixing
 from engram.guards.robust.weight_limit import bounded, weight_limit
 from engram.methods.fedavg import FedAvg
@@ -145,7 +145,7 @@ def test_buckets_are_means_in_the_order_that_is_drawn():
     updates = [Update({"model": row}, 1) for row in of_rows(x)]
     order = np.random.default_rng(0).permutation(5)
     at = at_of(built(FedAvg()), {})._replace(drawn=lambda stream: np.random.default_rng(0))
-    found = Buckets(2).build().gather(at, updates)
+    found = buckets(2).gather(at, updates)
     expected = [x[order[:2]].mean(0), x[order[2:4]].mean(0), x[order[4]]]
     np.testing.assert_allclose([row_of(u.slots["model"]) for u in found], expected, rtol=1e-6)
 

@@ -5,7 +5,6 @@ declares their ranges, ``Method.claims``. An update outside of them is impossibl
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from torch import Tensor
@@ -20,24 +19,22 @@ from engram.guards.refusals import Refusal
 _ROUNDING: Final = 1e-4  # of shares that add up to 1
 
 
-@dataclass(frozen=True)
-class ClaimedRanges:
-    """Holds statistics that serve as weights or denominators to their ranges."""
+def claimed_ranges(claims: Mapping[str, Claim], *, mend: bool = False) -> Guard:
+    """Builds a check of statistics that serve as weights or denominators by their ranges.
 
-    claims: Mapping[str, Claim]  # by ``slot/name``; a method declares its own
-    # Whether those that noise may have moved out of their ranges are moved back, or refused.
-    mend: bool = False
+    Args:
+        claims: By ``slot/name``; a method declares its own.
+        mend: Whether those that noise may have moved out of their ranges are moved back, or
+            refused.
+    """
 
-    def build(self) -> Guard:
-        """Builds the guard."""
+    def admit(_: At, update: Update) -> Update | Refusal:
+        if mend:
+            return update._replace(slots=projected(claims, update.slots))
+        wrong = impossible(claims, flat(update.slots))
+        return Refusal("range", wrong, update) if wrong else update
 
-        def admit(_: At, update: Update) -> Update | Refusal:
-            if self.mend:
-                return update._replace(slots=projected(self.claims, update.slots))
-            wrong = impossible(self.claims, flat(update.slots))
-            return Refusal("range", wrong, update) if wrong else update
-
-        return Guard("claimed-ranges", admit=admit)
+    return Guard("claimed-ranges", admit=admit)
 
 
 def impossible(claims: Mapping[str, Claim], sent: Params) -> str:

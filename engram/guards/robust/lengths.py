@@ -1,7 +1,6 @@
 """Comparison of a round's updates by the norms of their changes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -47,9 +46,8 @@ factor, and far beyond the old model's own size.
 """
 
 
-@dataclass(frozen=True)
-class NormBound:
-    """Shortens changes that are longer than ``most`` times the median one.
+def norm_bound(most: float) -> Guard:
+    """Builds a bound on the norms of changes: ``most`` >= 1 times the median one.
 
     Sun, Kairouz, Suresh, McMahan. Can You Really Backdoor Federated Learning? 2019, have a constant
     in its place. Models count together, since small parts of them differ most between honest
@@ -58,20 +56,14 @@ class NormBound:
     length, and no bound.
     """
 
-    most: float  # largest norm of a change, in norms of the median one, >= 1
+    def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
+        lengths = [_lengths(at, update) for update in updates]
+        limits = {
+            group: most * float(np.median([own[group] for own in lengths])) for group in lengths[0]
+        }
+        return [_bounded(at, u, own, limits) for u, own in zip(updates, lengths, strict=True)]
 
-    def build(self) -> Guard:
-        """Builds the guard."""
-
-        def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
-            lengths = [_lengths(at, update) for update in updates]
-            limits = {
-                group: self.most * float(np.median([own[group] for own in lengths]))
-                for group in lengths[0]
-            }
-            return [_bounded(at, u, own, limits) for u, own in zip(updates, lengths, strict=True)]
-
-        return Guard("norm-bound", least=_LEAST, gather=gather)
+    return Guard("norm-bound", least=_LEAST, gather=gather)
 
 
 def _bounded(at: At, update: Update, lengths: dict[str, float], limits: dict[str, float]) -> Update:

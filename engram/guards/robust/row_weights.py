@@ -1,26 +1,19 @@
 """A bound on the rows by which a client weighs."""
 
-from dataclasses import dataclass
-
 from engram.core.method import FromMean, Method
 from engram.guards.guard import Guard
 from engram.guards.robust.weight_limit import weight_limit
 
 
-@dataclass(frozen=True)
-class RowWeights:
-    """Counts a client's rows up to ``most`` times those of the federation's median client.
+def row_weights(most: float) -> Guard:
+    """Builds a limit on a client's rows: ``most`` >= 1 times those of the median client.
 
     All clients of a federation are compared, not only those of a round. In a round there are few,
     most of whom may lie by chance, and a client's weight would depend on who else is asked. Sites
-    bound the weights of their own clients by the same number, before they mask or send a mean.
+    bound the weights of their own clients by the same number, before they mask or send a mean. See
+    ``weight_limit``.
     """
-
-    most: float  # largest weight of a client, in weights of the median one, >= 1
-
-    def build(self) -> Guard:
-        """Builds the guard; see ``weight_limit``."""
-        return Guard("row-weights", weigh=lambda rows: float(weight_limit(rows, self.most)))
+    return Guard("row-weights", weigh=lambda rows: float(weight_limit(rows, most)))
 
 
 def weighs_rows(method: Method, guard: Guard) -> bool:

@@ -58,12 +58,8 @@ def check_named(session: Session, holders: Set[int], named: Sequence[int], own: 
         raise Refused(must("survivors", brief(sorted(named)), f"{among}, client-{own} too"))
 
 
-def check_signatures(
-    session: Session,
-    told: bytes,
-    survivors: Set[int],
-    signatures: Mapping[int, bytes],
-    registry: Registry,
+def check_signed(
+    least: int, told: bytes, survivors: Set[int], signed: Mapping[int, bytes], registry: Registry
 ) -> None:
     """Checks survivors' signatures of who survives.
 
@@ -71,9 +67,9 @@ def check_signatures(
         Refused: They are too few, of others, of other survivors, or by keys that are not
             registered.
     """
-    if not (signatures.keys() <= survivors and len(signatures) >= session.threshold):
-        expected = f"of {session.threshold} or more of the {len(survivors)} survivors"
-        raise Refused(must("signatures", brief(sorted(signatures)), expected))
+    if not (signed.keys() <= survivors and len(signed) >= least):
+        expected = f"of {least} or more of the {len(survivors)} survivors"
+        raise Refused(must("signatures", brief(sorted(signed)), expected))
     words = survivors_in_words(told, survivors)
-    for party, signature in signatures.items():
+    for party, signature in signed.items():
         verify(party, signature, words, registry)

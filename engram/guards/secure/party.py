@@ -6,7 +6,7 @@ keys cannot read each other's; and a digest of a party's seed shows whether shar
 
 from collections.abc import Mapping, Sequence
 
-from engram.guards.secure.checks import check_adverts, check_named, check_senders, check_signatures
+from engram.guards.secure.checks import check_adverts, check_named, check_senders, check_signed
 from engram.guards.secure.masks import SEED, commitment, mask, pairwise, public_of
 from engram.guards.secure.quantize import Words
 from engram.guards.secure.sealing import Post
@@ -107,11 +107,11 @@ class Party:
         ``signatures`` are the survivors', by signer, U4.
 
         Raises:
-            Refused: As ``check_signatures``.
+            Refused: As ``check_signed``.
         """
         self._begin("reveal")
-        survivors = self.survivors
-        check_signatures(self.session, self._told, survivors, signatures, self._registry)
+        survivors, least = self.survivors, self.session.threshold
+        check_signed(least, self._told, survivors, signatures, self._registry)
         return {p: x[SHARE:] if p in survivors else x[:SHARE] for p, x in self._shares.items()}
 
     def _begin(self, stage: str) -> None:
