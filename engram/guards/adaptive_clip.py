@@ -32,8 +32,7 @@ def adaptive_clip(first: float, quantile: float, count: float) -> Guard:
 
     One update has norm ``C sqrt(1 + k^2 / 4)`` at most, and is noised as one. With the multiplier z
     of that, the change alone has ``z_d = z sqrt(1 + k^2 / 4)``, and the sum of the b_i has noise of
-    deviation ``s = z_d / k``; so ``z^-2 = z_d^-2 + (2 s)^-2``, as in Thm. 1: the split needs no
-    account of its own.
+    deviation ``s = z_d / k``; so ``z^-2 = z_d^-2 + (2 s)^-2``, as in Thm. 1, without more to pay.
 
     Args:
         first: C before the first round, > 0.

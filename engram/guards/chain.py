@@ -8,7 +8,6 @@ from typing import Any
 
 from engram.core.checks import require
 from engram.core.method import Objective, Slots, Update
-from engram.guards.facts import Fact
 from engram.guards.guard import IDLE, Guard
 from engram.guards.places import At
 from engram.guards.refusals import Refusal, parted
@@ -88,7 +87,6 @@ def chain(*guards: Guard) -> Guard:
         " + ".join(guard.name for guard in guards),
         alike=any(guard.alike for guard in guards),
         hides=any(guard.hides for guard in guards),
-        needs=frozenset[Fact]().union(*(guard.needs | guard.awaits for guard in guards)),
         keeps={*keeps},
         rows=acting("rows", rows),
         leave=acting("leave", leave),

@@ -41,8 +41,7 @@ def local_noise(bound: float, multiplier: float) -> Guard:
 
     A client whose update is not finite sends noise alone. The server bounds what arrives by what an
     honest update of d numbers exceeds once in 10^7 times at most: |N(0, I_d)| exceeds sqrt(d) + t
-    with a probability below exp(-t^2 / 2). Clients do not say how many rows they have, and all
-    count alike.
+    with a probability below exp(-t^2 / 2). Clients do not tell their rows, and all count alike.
 
     Two clipped changes lie up to 2 C apart, so that an update is a release of multiplier z / 2.
     Whatever the data of a client, a score of k bounded ones moves by its metric's range at most,

@@ -1,7 +1,6 @@
 """Facts by which protections and other settings decide whether they go together.
 
-Each says the facts that it needs where it acts, and those that it ends or gives, so that none knows
-another by name.
+Each says the facts that it needs where it acts, ends or gives, so that none knows another by name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -32,7 +31,7 @@ class Fact(Enum):
     NOISY = "the server adds noise to the sum"
     CENTERED = "the server takes a robust center of updates"
     MASKED = "updates leave sites in masked sums"
-    SOLVED = "one noise multiplier can be solved for"
+    SOLVED = "a noise multiplier for all clients, whatever their rows, can be solved for"
     COVERED = "all that leaves a client has noise"
     ROWS = "all that leaves a client hides its single rows"
 

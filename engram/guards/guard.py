@@ -44,8 +44,7 @@ class Guard(NamedTuple):
         per: Updates that it makes one of.
         keeps: Names of slots that are its memory of a client, stored beside what the method keeps.
         rows: ``(objective, sums) -> objective``: protects single rows, by how a client's gradients
-            are taken. Batches are then ``Sampled``, and what of a method looks at rows otherwise is
-            refused.
+            are taken. Batches are then ``Sampled``; whatever looks at rows otherwise is refused.
         leave: ``(at, update, kept) -> (update, kept)`` of one client, before its update leaves it.
             ``kept`` has the slots that it ``keeps``: none before the first round. Called under
             ``vmap``, where no guard keeps or encodes: it branches on no value.
@@ -53,8 +52,7 @@ class Guard(NamedTuple):
             numbers that can be summed masked: only such sums reach the server.
         form: ``(at, slots) -> slots`` of an update after ``leave``, with shapes only.
         arrive: ``(at, update) -> update or Refusal``, at the server: undoes what ``leave`` has
-            encoded; or, of a sum, what ``send`` has, and admits that itself, since others can look
-            at no single update.
+            encoded; or, of a sum, what ``send`` has, and admits it: others see no single update.
         admit: ``(at, update) -> update or Refusal``, of one update. That of no client, in a round
             of a secret cohort, is never left out.
         gather: ``(at, updates) -> updates and Refusals`` of a round: leaves out, bounds, mixes, or

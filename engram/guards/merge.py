@@ -8,7 +8,7 @@ import torch
 
 from engram.core.changes import origin_of
 from engram.core.contract import SlotFault, cause_of, check_merged
-from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.method import Method, Slots, Update
 from engram.core.rounds import merged, received_by, weighed
 from engram.core.slots import over_slots
 from engram.core.streams import generator
@@ -18,6 +18,7 @@ from engram.guards.places import At
 from engram.guards.presets import guards_of
 from engram.guards.refusals import parted
 from engram.guards.robust.row_weights import weighs_rows
+from engram.settings.conflicts import combines
 from engram.settings.errors import EngramError, RunStopped
 from engram.settings.experiment import Experiment
 
@@ -49,8 +50,7 @@ class Merge:
         self.guard = guards_of(e, method, running)
         self.method = self.guard.method(method)
         self.by_rows = weighs_rows(method, self.guard)
-        by_mean = isinstance(method.server.merge, FromMean)
-        self.combines = by_mean and Fact.EACH not in self.guard.needs and e.attack == "none"
+        self.combines = combines(e, e.own)
         self.quiet = bool(e.facts & {Fact.ROWS, Fact.COVERED})
         self._checked = False
 

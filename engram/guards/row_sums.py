@@ -2,8 +2,7 @@
 
 In dense networks no row's gradient is formed: that of a layer's weight is the product of the
 layer's input a and of the gradient delta by its output, with norm ``|a| |delta|`` (Goodfellow.
-Efficient Per-Example Gradient Computations. 2015). So norms, and then the scaled sum, come from one
-pass.
+Efficient Per-Example Gradient Computations. 2015). So norms and the scaled sum come from one pass.
 """
 
 from collections.abc import Callable, Set

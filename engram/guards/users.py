@@ -34,23 +34,22 @@ def guards_of_users(text: str, multiplier: float) -> list[Guard]:
         try:
             function = GUARDS[name]
             solved = not number and _SOLVED in signature(function).parameters
-            guard = completed(function(multiplier) if solved else function(*number), name)
+            built = function(multiplier) if solved else function(*number)
+            found.append(completed(built, name, solved=solved))
         except Exception as error:  # anybody's function
             told = must(f"guard {name}", f"{type(error).__name__}: {error}", _EXPECTED)
             raise Refused(told) from error
-        if guard.keeps and any(other.name == name for other in found):
+        if found[-1].keeps and any(guard.name == name for guard in found[:-1]):
             expected = f"{name} once, since it keeps slots of a client"
             raise Refused(must("guards", text, expected))
-        solves = {Fact.SOLVED} if solved and not guard.acts("rows") else set[Fact]()
-        found.append(guard._replace(gives=guard.gives | solves))
     return found
 
 
-def completed(guard: Guard, name: str) -> Guard:
+def completed(guard: Guard, name: str, *, solved: bool = False) -> Guard:
     """Returns a user's guard under its name, with the facts that follow from its places.
 
-    What it raises is one line that names it. At a client that is no ``EngramError``, since it may
-    quote rows, which do not leave a node. Its slots are stored under its name.
+    What it raises is one line that names it; at a client no ``EngramError``, since it may quote
+    rows, which do not leave a node. Its slots are stored under its name.
     """
 
     def apart(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
@@ -70,8 +69,7 @@ def completed(guard: Guard, name: str) -> Guard:
 
     def releases(plan: Plan) -> tuple[Release, ...]:
         found = tuple(_checked(release, Release) for release in guard.releases(plan))
-        for release in found:
-            _ = release.influence  # which checks the multiplier
+        _ = [release.influence for release in found]  # which checks the multipliers
         return found
 
     def named(
@@ -97,7 +95,7 @@ def completed(guard: Guard, name: str) -> Guard:
         name=name,
         needs=guard.needs | rows,
         ends=guard.ends | ({Fact.OPEN} if guard.acts("releases") else set()) | rows,
-        gives=guard.gives | ({Fact.ROWS} if rows else set()),
+        gives=guard.gives | ({Fact.ROWS} if rows else {Fact.SOLVED} if solved else set()),
         awaits=guard.awaits | awaits,
         keeps=frozenset(slots.values()),
         rows=named("rows", guard.rows, Objective),

@@ -94,9 +94,8 @@ def test_the_bound_comes_to_the_quantile():
     bounds = []
     for server_round in range(1, 201):
         updates = [moved(server, float(x)) for x in np.exp(rng.standard_normal(20))]
-        server = rounds.merge(server, updates, server_round) | {
-            "model": rounds.merge.method.server.start["model"]
-        }
+        start = rounds.merge.method.server.start["model"]
+        server = rounds.merge(server, updates, server_round) | {"model": start}
         bounds.append(math.log(float(server[BOUND])))
     assert np.mean(bounds[60:]) == pytest.approx(norm.ppf(0.7), abs=0.15)
 

@@ -167,16 +167,14 @@ def central(guard, _):
 
 
 def local(guard, _):
-    at = at_of(built(FedAvg()), {"model": {"w": torch.zeros(1)}})._replace(
-        server={"model": {"w": torch.zeros(1)}}
-    )
+    zero = {"model": {"w": torch.zeros(1)}}
+    at = at_of(built(FedAvg()), zero)._replace(server=zero)
 
     def noised(influence):
         xi = torch.randn(MANY, 1)
         sent = {"model": {"w": torch.full((MANY, 1), 9 * influence)}}
-        return leave_together(guard, at._replace(normal=lambda *_: xi), {}, sent)["model"]["w"][
-            :, 0
-        ].double()
+        left = leave_together(guard, at._replace(normal=lambda *_: xi), {}, sent)
+        return left["model"]["w"][:, 0].double()
 
     return noised(1.0), noised(-1.0)
 

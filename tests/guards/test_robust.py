@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from engram.core.method import Update
-from engram.guards.robust.centers import (
-    centered_clipping,
-    geometric_median,
-    median,
-    trimmed_mean,
-)
+from engram.guards.robust.centers import centered_clipping, geometric_median, median, trimmed_mean
 from engram.guards.robust.choices import buckets
 from engram.guards.robust.neighbors import krum, mixtures, multi_krum, nearest, nearest_mixing
 from engram.guards.robust.weight_limit import bounded, weight_limit

@@ -19,8 +19,7 @@ class PrivacyAccountant:
     """Counts the rounds of a private run, and those in which each client was asked.
 
     A round is counted before anybody is asked, whatever its outcome. After a crash a run repeats
-    the rounds since its last checkpoint: if noise is secret, with new noise, so that they count
-    again.
+    the rounds since its last checkpoint, which count again if noise is secret, since it is new.
 
     Args:
         experiment: The settings of a private run.

@@ -7,14 +7,12 @@ ICML 2021. Every model counts once, whatever weight is claimed for it. Models ar
 of their clients, so that every engine breaks ties in the same way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from engram.core.types import Params
-
-Center = Callable[[Sequence[Params]], Params]
 
 
 def trimmed_mean(models: Sequence[Params], cut: int) -> Params:
@@ -26,8 +24,7 @@ def trimmed_mean(models: Sequence[Params], cut: int) -> Params:
     Args:
         models: n >= 1 models.
         cut: Number of values to leave out at either end; >= 0, where 0 gives the plain mean. If
-            nothing would be left, only the middle value (n odd) or two (n even) remain, which is
-            the median.
+            nothing would be left, the middle value (n odd) or two (n even) are: the median.
     """
     n = len(models)
     cut = min(cut, (n - 1) // 2)

@@ -14,16 +14,10 @@ from engram.guards.changes import change_of, is_running, models_of
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
 from engram.guards.places import At
-from engram.guards.robust.centers import (
-    Center,
-    centered_clipping,
-    geometric_median,
-    median,
-    trimmed_mean,
-)
+from engram.guards.robust.centers import centered_clipping, geometric_median, median, trimmed_mean
 from engram.guards.robust.neighbors import krum, multi_krum, nearest, nearest_mixing
 
-_CENTERS: Final[dict[str, Center]] = {
+_CENTERS: Final[dict[str, Callable[[Sequence[Params]], Params]]] = {
     "median": median,
     "geometric-median": geometric_median,
     "centered-clipping": centered_clipping,

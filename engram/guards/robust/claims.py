@@ -24,8 +24,7 @@ def claimed_ranges(claims: Mapping[str, Claim], *, mend: bool = False) -> Guard:
 
     Args:
         claims: By ``slot/name``; a method declares its own.
-        mend: Whether those that noise may have moved out of their ranges are moved back, or
-            refused.
+        mend: Whether those out of range are moved back, since noise may have done it, or refused.
     """
 
     def admit(_: At, update: Update) -> Update | Refusal:

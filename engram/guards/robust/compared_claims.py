@@ -20,8 +20,7 @@ def compared_claims(claims: Mapping[str, Claim], amount: float, mean: float) -> 
     Args:
         claims: By ``slot/name``.
         amount: An amount counts at most this many times the median one; see ``weight_limit``.
-        mean: A class's mean is at most this many times as long as the longest mean of the median
-            update.
+        mean: A class's mean has at most this many times the longest mean of the median update.
     """
 
     def gather(_: At, updates: Sequence[Update]) -> list[Update]:

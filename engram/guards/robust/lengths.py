@@ -37,8 +37,7 @@ def _refuse_far(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]
 
 
 FAR: Final = Guard("distance", least=2, gather=_refuse_far)
-"""Refuses replies with models that moved much farther than most: finite numbers can be as harmful
-as infinite ones.
+"""Refuses replies with models that moved much farther than most, which may do as much harm as NaN.
 
 A node is one of many, however many clients it hosts. Of two replies, and where most models have not
 moved, there is no usual distance: one is then refused if it is farther than the other by that
@@ -52,8 +51,7 @@ def norm_bound(most: float) -> Guard:
     Sun, Kairouz, Suresh, McMahan. Can You Really Backdoor Federated Learning? 2019, have a constant
     in its place. Models count together, since small parts of them differ most between honest
     clients; running statistics, and every other slot, count by themselves: the length of a model's
-    change says nothing of that of a statistic. What most clients leave as it is has no usual
-    length, and no bound.
+    change says nothing of that of a statistic. What most clients leave as it is has no bound.
     """
 
     def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:

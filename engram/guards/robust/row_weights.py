@@ -6,12 +6,11 @@ from engram.guards.robust.weight_limit import weight_limit
 
 
 def row_weights(most: float) -> Guard:
-    """Builds a limit on a client's rows: ``most`` >= 1 times those of the median client.
+    """Builds a ``weight_limit`` on a client's rows: ``most`` times those of the median client.
 
     All clients of a federation are compared, not only those of a round. In a round there are few,
     most of whom may lie by chance, and a client's weight would depend on who else is asked. Sites
-    bound the weights of their own clients by the same number, before they mask or send a mean. See
-    ``weight_limit``.
+    bound the weights of their own clients by the same number, before they mask or send a mean.
     """
     return Guard("row-weights", weigh=lambda rows: float(weight_limit(rows, most)))
 

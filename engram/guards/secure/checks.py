@@ -15,8 +15,7 @@ def check_adverts(
     """Checks the keys that a party is told, by party.
 
     Raises:
-        Refused: There are too few parties, two keys are alike, the party's own are others, or a
-            signature is wrong.
+        Refused: Parties are too few, keys alike, the party's own others, or signatures wrong.
     """
     named, least = dict(session.asked), session.threshold
     if len(adverts) < least or not adverts.keys() <= named.keys():
@@ -64,8 +63,7 @@ def check_signed(
     """Checks survivors' signatures of who survives.
 
     Raises:
-        Refused: They are too few, of others, of other survivors, or by keys that are not
-            registered.
+        Refused: They are too few, of others, of other survivors, or by unregistered keys.
     """
     if not (signed.keys() <= survivors and len(signed) >= least):
         expected = f"of {least} or more of the {len(survivors)} survivors"
