@@ -16,8 +16,8 @@ from flwr.serverapp import Grid
 from engram.core.method import Update
 from engram.core.slots import flat
 from engram.core.types import Params
+from engram.guards.chain import parted
 from engram.guards.changes import size_of
-from engram.guards.refusals import parted
 from engram.guards.secure.quantize import Words
 from engram.guards.secure.registry import REGISTRY
 from engram.guards.secure.secure_sum import MASKED

@@ -10,7 +10,7 @@ from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.tree import select, stacked
 from engram.core.types import Params
-from engram.guards.refusals import parted
+from engram.guards.chain import parted
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
 from engram.strategies.reply_border import Rejected, first_answers, read_reply

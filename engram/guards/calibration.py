@@ -69,8 +69,8 @@ def _solved(e: Experiment, _: object) -> float:
     plan = plan_of(e)
 
     def releases(z: float) -> tuple[Release, ...]:
-        noise = noise_of(e, e.own, z)
-        return chain(*[noise] * bool(noise), *guards_of_users(e.guards, z)).releases(plan)
+        noise, users = noise_of(e, e.own, z), guards_of_users(e.guards, z)
+        return chain(*users if noise is None else [noise, *users]).releases(plan)
 
     return solved(releases, plan, e.epsilon, e.delta)
 

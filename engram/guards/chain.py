@@ -10,8 +10,19 @@ from engram.core.checks import require
 from engram.core.method import Objective, Slots, Update
 from engram.guards.guard import IDLE, Guard
 from engram.guards.places import At
-from engram.guards.refusals import Refusal, parted
+from engram.guards.refusals import Refusal
 from engram.guards.row_sums import Sums
+
+
+def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
+    """Sorts updates and refusals apart."""
+    updates, refused = list[Update](), list[Refusal]()
+    for x in found:
+        if isinstance(x, Refusal):
+            refused.append(x)
+        else:
+            updates.append(x)
+    return updates, refused
 
 
 def chain(*guards: Guard) -> Guard:

@@ -2,27 +2,24 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import torch
 
 from engram.core.changes import origin_of
+from engram.core.checks import must
 from engram.core.contract import SlotFault, cause_of, check_merged
-from engram.core.method import Method, Slots, Update
+from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import merged, received_by, weighed
 from engram.core.slots import over_slots
-from engram.core.streams import generator
+from engram.core.streams import fresh, generator
+from engram.guards.chain import parted
 from engram.guards.facts import Fact
-from engram.guards.noise import Noise, fresh, secret_noise
+from engram.guards.noise import Noise, secret_noise
 from engram.guards.places import At
 from engram.guards.presets import guards_of
-from engram.guards.refusals import parted
 from engram.guards.robust.row_weights import weighs_rows
-from engram.settings.conflicts import combines
-from engram.settings.errors import EngramError, RunStopped
+from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.settings.experiment import Experiment
-
-_MOST_ROWS: Final = 2**31  # a client can only claim fewer
 
 
 class Merge:
@@ -39,7 +36,7 @@ class Merge:
         quiet: Whether nodes may keep training losses to themselves.
 
     Raises:
-        Refused: As ``server_step.universal``.
+        Refused: ``server-step`` is universal, and the method's server has a step of its own.
     """
 
     def __init__(
@@ -47,10 +44,14 @@ class Merge:
     ) -> None:
         self.settings, self.running, self.noise = e, running, noise
         method = method if e.weighting == "paper" else weighed(method, e.weighting)
+        merge = method.server.merge
+        if e.server_step != "replace" and isinstance(merge, FromMean) and merge.steps:
+            expected = f"replace for {e.method}, whose server has a step of its own"
+            raise Refused(must("server-step", e.server_step, expected))
         self.guard = guards_of(e, method, running)
         self.method = self.guard.method(method)
         self.by_rows = weighs_rows(method, self.guard)
-        self.combines = combines(e, e.own)
+        self.combines = e.combines
         self.quiet = bool(e.facts & {Fact.ROWS, Fact.COVERED})
         self._checked = False
 
@@ -80,7 +81,8 @@ class Merge:
 
     def most(self, rows: Sequence[int]) -> int:
         """Returns the most of a client's rows that count, for those of all clients (0: unknown)."""
-        return int(min(self.guard.weigh(rows), _MOST_ROWS)) if self.by_rows else 1
+        claimable = 2**31  # and fewer
+        return int(min(self.guard.weigh(rows), claimable)) if self.by_rows else 1
 
     def after(self, server: Slots, updates: Sequence[Update]) -> Slots:
         """Returns the server's slots after a round of updates that have passed the guards.

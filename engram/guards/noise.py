@@ -7,8 +7,6 @@ nobody to protect and should be reproducible, ask for ``simulated_noise``.
 """
 
 import os
-from collections import Counter
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -51,15 +49,3 @@ def simulated_noise(seed: int) -> Noise:
         return torch.from_numpy(drawn)
 
     return noise
-
-
-def fresh(noise: Noise, *keys: int) -> Callable[[int, Stream], Tensor]:
-    """Builds a source of one place's noise: each call takes the next numbers of its stream."""
-    calls = Counter[Stream]()
-
-    def normal(size: int, stream: Stream) -> Tensor:
-        again = (calls[stream],) if calls[stream] else ()
-        calls[stream] += 1
-        return noise(size, stream, *keys, *again)
-
-    return normal

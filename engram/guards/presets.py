@@ -28,7 +28,7 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     clients, server = ([guard for _, guard in some(*given)] for some in (at_clients, at_server))
     found = list[Guard]()
     if e.server_step != "replace":
-        found.append(universal(e, running))
+        found.append(universal(e.server_radius, running))
     if method.claims:
         noisy = any(Fact.EXACT in guard.ends for guard in clients)
         found.append(claimed_ranges(method.claims, mend=noisy))

@@ -1,6 +1,5 @@
 """Updates that are left out of a round."""
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from engram.core.method import Update
@@ -18,14 +17,3 @@ class Refusal(NamedTuple):
     kind: Literal["size", "range", "malformed"]
     reason: str
     update: Update
-
-
-def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
-    """Sorts updates and refusals apart."""
-    updates, refused = list[Update](), list[Refusal]()
-    for x in found:
-        if isinstance(x, Refusal):
-            refused.append(x)
-        else:
-            updates.append(x)
-    return updates, refused

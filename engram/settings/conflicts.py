@@ -67,7 +67,7 @@ _AFTER: Final = (
 
 def facts_of(shared: "SharedSettings", own: "Method") -> Set[Fact]:
     """Returns the facts that hold after all settings."""
-    return facts_after(own.facts, _parts(shared, own))
+    return facts_after(own.facts, parts_of(shared, own))
 
 
 def unfit(shared: "SharedSettings", own: "Method") -> Iterator[Fault]:
@@ -83,17 +83,12 @@ def unfit(shared: "SharedSettings", own: "Method") -> Iterator[Fault]:
         Fact.GRADIENTS: (f"those of {own.name} look at rows in other ways, too",),
     }
     counted = "clients-per-round", "bucket-size", "num-malicious"
-    parts, asked = _parts(shared, own), shared.clients_per_round
+    parts, asked = parts_of(shared, own), shared.clients_per_round
     yield from conflicts(own.facts, parts, missing, asked, counted)
 
 
-def combines(shared: "SharedSettings", own: "Method") -> bool:
-    """Returns whether a node may send the mean of its clients' updates in their place."""
-    each = any(Fact.EACH in part.needs for part in _parts(shared, own))
-    return Fact.MEAN in own.facts and not each and shared.attack == "none"
-
-
-def _parts(shared: "SharedSettings", own: "Method") -> list[Part]:
+def parts_of(shared: "SharedSettings", own: "Method") -> list[Part]:
+    """Returns the settings that bear on facts, in the order in which they act."""
     found = [row.part(shared) for row in _BEFORE if row.is_set(shared)]
     if any(_is_set(shared, name) for name in _NAMES):
         from engram.guards.presets import at_clients, at_server  # noqa: PLC0415 - loads torch

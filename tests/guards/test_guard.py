@@ -7,11 +7,11 @@ import torch
 
 from engram.core.method import Update
 from engram.core.rounds import merged
-from engram.guards.chain import chain
+from engram.guards.chain import chain, parted
 from engram.guards.changes import change_of, length_of
 from engram.guards.clip import clip, local_noise
 from engram.guards.guard import Guard
-from engram.guards.refusals import Refusal, parted
+from engram.guards.refusals import Refusal
 from engram.guards.robust.choices import buckets, robust_center
 from engram.guards.robust.lengths import FAR
 from engram.methods.fedavg import FedAvg

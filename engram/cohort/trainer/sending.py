@@ -21,16 +21,16 @@ from engram.core.method import Method, Slots, Update
 from engram.core.method_shapes import Shapes
 from engram.core.process_modes import elsewhere
 from engram.core.slots import flat, over_slots, unflat
-from engram.core.streams import Stream, generator, uniform
+from engram.core.streams import Stream, fresh, generator, uniform
 from engram.core.tree import select
 from engram.core.types import Params
+from engram.guards.chain import parted
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
 from engram.guards.guard import Guard
-from engram.guards.noise import Noise, fresh, secret_noise
+from engram.guards.noise import Noise, secret_noise
 from engram.guards.places import At
 from engram.guards.presets import client_guards
-from engram.guards.refusals import parted
 from engram.settings.errors import EngramError, Names, few
 from engram.settings.experiment import Experiment
 

@@ -3,11 +3,8 @@
 from collections.abc import Set
 from functools import partial
 
-from engram.core.checks import must
-from engram.core.method_shapes import Shapes
-from engram.core.slots import flat
 from engram.core.streams import Stream, uniform
-from engram.guards.compression.codes import Coder, Layout
+from engram.guards.compression.codes import Coder
 from engram.guards.compression.delta_broadcast import Broadcast
 from engram.guards.compression.encoded import encoded
 from engram.guards.compression.low_rank import low_rank
@@ -16,8 +13,6 @@ from engram.guards.compression.top_k import top_k
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
 from engram.settings.base import SharedSettings
-from engram.settings.errors import Refused
-from engram.settings.experiment import Experiment
 
 
 def compressed(e: SharedSettings) -> Guard:
@@ -47,18 +42,3 @@ def coder_of(e: SharedSettings) -> Coder:
     if kind == "low-rank":
         return low_rank(round(float(number or 2)))
     return quantized(8 if kind == "8-bit" else 4)
-
-
-def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
-    """Refuses codes for a method without a common model to change.
-
-    Raises:
-        Refused: There is none.
-    """
-    if e.compress == "none":
-        return
-    why = "which sends each client a model of its own" if flat(shapes.own) else ""
-    if not why and not Layout.of(coder_of(e), shapes.method.kinds, shapes.sent, running).coded:
-        why = "whose clients send no model"
-    if why:
-        raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))

@@ -7,15 +7,31 @@ then on it is the site's own, which no server changes: whoever made up a member 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from engram.guards.secure.registry import REGISTRY, fingerprint, is_signed, keys_in, own_registry
+from engram.guards.secure.registry import REGISTRY, fingerprint, is_signed, keys_in
 from engram.link.keys import read_certificates, same_key
 from engram.settings.errors import Refused, few_names
-from engram.settings.files import replace_file
+from engram.settings.files import read_file, replace_file
 
+_LARGEST: Final = 2**26  # bytes
 _log = logging.getLogger("flwr.engram")
+
+
+def own_registry(folder: Path) -> bytes:
+    """Returns the registry in a client's folder; empty if there is none.
+
+    Raises:
+        Refused: It cannot be read.
+    """
+    try:
+        return read_file(folder / REGISTRY, most=_LARGEST)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise Refused(f"{folder / REGISTRY} cannot be read: {error.strerror}") from error
 
 
 def registered(folder: Path, party: int) -> ec.EllipticCurvePublicKey:

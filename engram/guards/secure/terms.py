@@ -11,7 +11,6 @@ from flwr.app import ConfigRecord, RecordDict
 from engram.core.checks import must
 from engram.guards.calibration import noise_multiplier
 from engram.guards.secure.session import Session, threshold
-from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.wire.wire import (
     ARRAYS,
@@ -64,10 +63,10 @@ def check_work(content: RecordDict, e: Experiment, session: Session) -> None:
     """Refuses a message to train by other settings, or from another model, than the terms say.
 
     Raises:
-        Refused: It is one; a site that trains otherwise than the others can be told apart.
+        ValueError: It is one; a site that trains otherwise than the others can be told apart.
     """
     if digests(content, e) != (session.work, session.model):
-        raise Refused(
+        raise ValueError(
             "settings and model must be those of which all sites of round "
             f"{session.number} were told the digest, got others: a site that trains "
             "otherwise can be told apart"

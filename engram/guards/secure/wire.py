@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from flwr.app import ConfigRecord
 
-from engram.settings.errors import brief, few
+from engram.core.checks import brief
 from engram.wire.wire import read_list
 
 SECURE: Final = "secure"
@@ -47,6 +47,6 @@ def read_entries(record: ConfigRecord) -> dict[int, bytes]:
         wrong = [party for party in times if party not in found or times[party] > 1]
         raise ValueError(
             f"data must be at most {_LONGEST} bytes for each of different parties, which have "
-            f"numbers from 0, got something else of {few(wrong)}"
+            f"numbers from 0, got something else of {brief(wrong)}"
         )
     return found
