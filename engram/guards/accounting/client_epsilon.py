@@ -57,13 +57,13 @@ def note_release(file: Path, clients: Iterable[int]) -> None:
 
 def releases_of(
     rows: Iterable[Mapping[str, Any]], done: int, everyone: Sequence[int]
-) -> list[Sequence[int]]:
+) -> Sequence[Sequence[int]]:
     """Returns the clients that were asked in rounds, by their metrics; all if these are lost."""
     cohorts = {row["round"]: row["cohort"] for row in rows if "cohort" in row}
     return [cohorts.get(number, everyone) for number in range(1, done + 1)]
 
 
-def releases_in(file: Path, least: int) -> list[Sequence[int]]:
+def releases_in(file: Path, least: int) -> Sequence[Sequence[int]]:
     """Returns the clients that were asked, release by release, as a run's file has them.
 
     Raises:
