@@ -54,7 +54,7 @@ class Covers(NamedTuple):
     def scores(self, content: RecordDict) -> RecordDict:
         """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
 
-        For its deviation see ``LocalNoise``. A missing score is the middle of its range before.
+        For its deviation see ``local_noise``. A missing score is the middle of its range before.
         """
         before, withheld = content.config_records[CLIENTS], withheld_scores(content, self.columns)
         details = dict(withheld.config_records[CLIENTS])
@@ -108,7 +108,7 @@ class RowCovers:
 def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
     """Returns the covers of a training's answers; None without noise of its clients' own."""
     e, guard = experiment, protections(experiment)
-    if guard.reports:
+    if guard.acts("report"):
         return Covers(scores_of(e), guard, noise_multiplier(e))
     return RowCovers() if e.hides_rows else None
 

@@ -17,7 +17,7 @@ from engram.core.checks import must
 from engram.core.types import Params
 from engram.data.digests import rows_of
 from engram.data.schema.columns import Kind
-from engram.guards.accounting.accountant import PrivacyAccountant, noised_by
+from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.accounting.client_epsilon import ASKED
 from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
@@ -30,6 +30,7 @@ from engram.server.run_start import first_arrays, former_run, strategy_of, way_o
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
+from engram.strategies.reply_border import noised_by
 from engram.strategies.rounds import Step, rounds
 from engram.wire.roster import Roster
 from engram.wire.wire import TRAINING, to_params, to_record

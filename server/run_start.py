@@ -5,7 +5,7 @@ from pathlib import Path
 
 from engram.core.checks import must
 from engram.core.types import Params
-from engram.guards.calibration import noise_multiplier
+from engram.guards.calibration import multiplier_of
 from engram.guards.noise import Noise
 from engram.runs.run import Run
 from engram.settings.errors import Refused
@@ -51,7 +51,7 @@ def strategy_of(experiment: Experiment, roster: Roster, noise: Noise) -> RunStra
         asked = clients if e.clients_per_round == e.num_clients else e.clients_per_round
         asked = min(asked, clients)
         # The noise stays what the accountant counts with: more clients would ask for less of it.
-        noised = {"epsilon": 0.0, "noise_multiplier": noise_multiplier(e)} if e.epsilon else {}
+        noised = {"epsilon": 0.0, "noise_multiplier": multiplier_of(e)} if e.epsilon else {}
         changed = {"num_clients": clients, "clients_per_round": asked, **noised}
         e = e.model_copy(update=changed)
     return STRATEGIES[e.own.plug_in].build(e, roster, noise)

@@ -16,7 +16,6 @@ from engram.core.streams import Stream, generator
 from engram.guards.noise import simulated_noise
 from engram.guards.presets import client_guards
 from engram.server.run import run
-from engram.settings.conflicts import combines
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.logs import log_plainly
@@ -94,7 +93,7 @@ def simulate(
             host, direct = attacked(host, experiment, memories, engine=engine, noise=noise)
         # One node can send the mean of all clients where the server needs only a mean.
         own = experiment.own
-        apart = secure or (isinstance(own, NetworkMethod) and not combines(experiment, own))
+        apart = secure or (isinstance(own, NetworkMethod) and not experiment.combines)
         apart = apart or bool(experiment.without)  # a node answers for all clients that it hosts
         nodes = [[client] for client in everyone] if apart else [everyone]
         grid = InProcessGrid(host, nodes, direct)

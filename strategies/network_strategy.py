@@ -15,7 +15,6 @@ from engram.core.method import Slots
 from engram.core.slots import flat, unflat
 from engram.core.tree import multiplied
 from engram.core.types import Params
-from engram.guards.merge import server_step_notes
 from engram.guards.noise import Noise
 from engram.networks.registry import FLAT
 from engram.scoring.evaluation import Evaluation, center_key
@@ -68,7 +67,7 @@ class Federated(RunStrategy):
         self._watch = LossWatch(" or ".join(e.of(NetworkMethod).step_sizes()))
         model, running = method.server.start.get("model", {}), rounds.merge.running
         parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
-        self._notes = server_step_notes(e, parameters)
+        self._notes = _step_notes(e, parameters)
         if self._notes and not self._notes["exp-concave"]:
             many = "%d parameters are too many for the ensemble's learners for exp-concave losses"
             _log.warning(many, parameters)
@@ -462,3 +461,20 @@ class Federated(RunStrategy):
         self._scores.take(server_round, scores, noisy=noisy)
         self._warnings.see(server_round, self._scores, names)
         return {"clients": len(scores), **in_numbers(others + kinds)}
+
+
+def _step_notes(e: Experiment, parameters: int) -> dict[str, Any]:
+    """Returns entries of a run's results about its server step, for so many ``parameters``.
+
+    Empty where the merged model replaces the last one. Otherwise ``server-step``,
+    ``server-radius``, and whether there are base learners for ``exp-concave`` losses.
+    """
+    if e.server_step == "replace":
+        return {}
+    from engram.online.server_step import has_exp_concave  # noqa: PLC0415 - loads numba
+
+    return {
+        "server-step": e.server_step.partition(":")[0],
+        "server-radius": e.server_radius,
+        "exp-concave": has_exp_concave(parameters),
+    }

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from logging import getLogger
 from typing import Final, Literal, NamedTuple, Self, TypeVar
 
 from flwr.app import Message, RecordDict
 
 from engram.settings.errors import one_line
-from engram.wire.wire import DIVERGED
+from engram.wire.wire import CLIENTS, DIVERGED, NOISE, read_list
 
 _log = getLogger("flwr.engram")
 
@@ -106,3 +107,14 @@ def read_reply(reply: Message, read: Callable[[RecordDict], _T]) -> _T | Rejecte
     except Exception as error:  # one site's reply must not end the run of the others
         _log.debug("a reply cannot be read", exc_info=error)
         return Rejected.of("malformed", f"its reply cannot be read: {error!r}")
+
+
+def noised_by(replies: Iterable[Message], clients: int) -> list[int]:
+    """Returns the clients whose scores have the noise of local privacy, as nodes report it."""
+    found = set[int]()
+    for reply in replies:
+        record = reply.content.config_records.get(CLIENTS) if reply.has_content() else None
+        if record is not None and NOISE in record:
+            with suppress(KeyError, TypeError):  # which screening leaves out
+                found.update(read_list(record, "ids", int))
+    return sorted(found & {*range(clients)})

@@ -4,12 +4,13 @@ Flower's strategy wraps it in messages; stacked runs call it directly.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from logging import getLogger
 from statistics import fmean
 from typing import Final, NamedTuple, Self, TypeVar
 
+from engram.core.checks import must
 from engram.core.method import Slots, Update
 from engram.core.method_shapes import Shapes
 from engram.core.slots import flat
@@ -18,10 +19,13 @@ from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.guards.chain import parted
-from engram.guards.merge import Merge, check_codes, merge_of
+from engram.guards.changes import rebased
+from engram.guards.compression.codes import Layout
+from engram.guards.compression.presets import coder_of
+from engram.guards.merge import Merge
 from engram.guards.noise import Noise
 from engram.guards.secret_samples import secret_cohort
-from engram.settings.errors import UNNAMED, Names, RunStopped, few
+from engram.settings.errors import UNNAMED, Names, Refused, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import client_axes, server_side
 from engram.strategies.base import Row
@@ -114,8 +118,8 @@ class Rounds(NamedTuple):
             Refused: The method does not go with the network, the data or the machine.
         """
         method, shapes, running = server_side(experiment, kind)
-        check_codes(experiment, shapes, running)
-        merge = merge_of(experiment, method, running, noise)
+        _check_codes(experiment, shapes, running)
+        merge = Merge(experiment, method, running, noise)
         return cls(merge, shapes, partial(client_axes, experiment, kind))
 
     @property
@@ -155,7 +159,7 @@ class Rounds(NamedTuple):
         for reply in replies.accepted:
             updates = reply.updates
             if age:
-                updates = [merge.rebased(server, wave.slots, u, age) for u in updates]
+                updates = [rebased(at, merge.received(wave.slots, u), u, age) for u in updates]
             updates, refused = parted([merge.guard.admit(at, update) for update in updates])
             if refused:
                 rejected.append((reply.asked, Rejected.of(refused[0].kind, refused[0].reason)))
@@ -200,6 +204,21 @@ class Rounds(NamedTuple):
         if usable < least and (replies.asked > 1 or not self.merge.settings.secret_cohorts):
             count = f"{usable} of {least} usable replies" if usable else "no usable reply"
             raise RunStopped(f"round {server_round} has {count}; {replies.in_words(names)}")
+
+
+def _check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
+    """Refuses codes for a method without a common model to change.
+
+    Raises:
+        Refused: There is none.
+    """
+    if e.compress == "none":
+        return
+    why = "which sends each client a model of its own" if flat(shapes.own) else ""
+    if not why and not Layout.of(coder_of(e), shapes.method.kinds, shapes.sent, running).coded:
+        why = "whose clients send no model"
+    if why:
+        raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
 
 
 def draw_cohort(

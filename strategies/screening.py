@@ -13,8 +13,8 @@ from engram.core.method import Update
 from engram.core.slots import flat, over_slots
 from engram.core.tree import is_finite
 from engram.core.types import Params
-from engram.guards.guard import Refusal
 from engram.guards.merge import Merge
+from engram.guards.refusals import Refusal
 from engram.networks.base import VARIANCE
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Names, few, one_line

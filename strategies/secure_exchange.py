@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from engram.guards.secure.wire import SECURE, STAGE, Stage, digests, read_entries, session_of, terms
+from engram.guards.secure.terms import digests, session_of, terms
+from engram.guards.secure.wire import SECURE, STAGE, Stage, read_entries
 from engram.settings.errors import RunStopped, few
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import Kind, Rejected, first_answers, read_reply

@@ -81,16 +81,9 @@ def batch(seed, *lead):
 
 def small(**settings: Any) -> Experiment:
     """A quick experiment; settings with `_` for `-`."""
-    quick = {
-        "num-rounds": 4,
-        "clients-per-round": 4,
-        "local-steps": 2,
-        "batch-size": 4,
-        "hidden": "8",
-        "eval-every": 2,
-        "checkpoint-every": 2,
-        "weighting": "paper",  # as the method's record has it
-    }
+    quick = {"num-rounds": 4, "clients-per-round": 4, "local-steps": 2, "batch-size": 4}
+    quick |= {"hidden": "8", "eval-every": 2, "checkpoint-every": 2}
+    quick |= {"weighting": "paper"}  # as the method's record has it
     method = settings.setdefault("method", "local-moml")
     # With the Hessian, the harder of both variants.
     exact = {"hessian": "exact"} if "hessian" in METHODS[method].model_fields else {}

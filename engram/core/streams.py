@@ -4,6 +4,7 @@ Whatever is drawn for client 7 in round 3 is the same on every engine, whoever e
 whichever node hosts the client, and whether or not the run was resumed in between.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -101,3 +102,15 @@ def uniform(seed: int, stream: Stream, *keys: int) -> Callable[[int], torch.Tens
     """Returns ``size -> (size,)``, a source of numbers in [0, 1) for ``(seed, stream, keys)``."""
     source = torch_generator(seed, stream, *keys)
     return lambda size: torch.rand(size, generator=source)
+
+
+def fresh(noise: Callable[..., torch.Tensor], *keys: int) -> Callable[[int, Stream], torch.Tensor]:
+    """Builds a source of one place's noise: each call takes the next numbers of its stream."""
+    calls = Counter[Stream]()
+
+    def normal(size: int, stream: Stream) -> torch.Tensor:
+        again = (calls[stream],) if calls[stream] else ()
+        calls[stream] += 1
+        return noise(size, stream, *keys, *again)
+
+    return normal

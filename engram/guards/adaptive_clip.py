@@ -5,7 +5,6 @@ Andrew, Thakkar, McMahan, Ramaswamy. Differentially Private Learning with Adapti
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -23,9 +22,8 @@ _WITHIN: Final = "within"
 _RATE: Final = 0.2
 
 
-@dataclass(frozen=True)
-class AdaptiveClip:
-    """Clips by the server's bound C, and adds to a change whether that left it as it was.
+def adaptive_clip(first: float, quantile: float, count: float) -> Guard:
+    """Builds a clip by the server's bound C, with whether that left a change as it was.
 
     b_i = 1 if client i's change is within C, and 0 otherwise. Its update has ``k C (b_i - 1/2)`` as
     one more number; with the mean of these the server moves its bound by ::
@@ -34,30 +32,22 @@ class AdaptiveClip:
 
     One update has norm ``C sqrt(1 + k^2 / 4)`` at most, and is noised as one. With the multiplier z
     of that, the change alone has ``z_d = z sqrt(1 + k^2 / 4)``, and the sum of the b_i has noise of
-    deviation ``s = z_d / k``; so ``z^-2 = z_d^-2 + (2 s)^-2``, as in Thm. 1: the split needs no
-    account of its own.
+    deviation ``s = z_d / k``; so ``z^-2 = z_d^-2 + (2 s)^-2``, as in Thm. 1, without more to pay.
+
+    Args:
+        first: C before the first round, > 0.
+        quantile: gamma, the share of changes within the bound, in (0, 1).
+        count: k, the weight of the count beside a change, in bounds, > 0.
     """
 
-    first: float  # C before the first round, > 0
-    quantile: float  # gamma, share of changes within the bound, in (0, 1)
-    count: float  # k, weight of the count beside a change, in bounds, > 0
+    def admit(at: At, update: Update) -> Update:
+        bound = float(at.server[BOUND])
+        within = length_of(change_of(at, update)) <= bound
+        near = shortened(at, update, bound)
+        number = torch.tensor(count * bound * (within - 0.5))
+        return near._replace(slots=near.slots | {_WITHIN: number})
 
-    def build(self) -> Guard:
-        """Builds the guard, which counts at the server."""
-
-        def admit(at: At, update: Update) -> Update:
-            bound = float(at.server[BOUND])
-            within = length_of(change_of(at, update)) <= bound
-            near = shortened(at, update, bound)
-            number = torch.tensor(self.count * bound * (within - 0.5))
-            return near._replace(slots=near.slots | {_WITHIN: number})
-
-        reach = math.hypot(1, self.count / 2)
-        needs = {Fact.EACH, Fact.MEAN, Fact.BOUNDED}
-        guard = Guard("adaptive-clip", needs, alike=True, method=self._method)
-        return guard._replace(admit=admit, bound=lambda at: reach * float(at.server[BOUND]))
-
-    def _method(self, method: Method) -> Method:
+    def moving(method: Method) -> Method:
         server, inner = method.server, method.server.merge
         if not isinstance(inner, FromMean):
             raise ValueError("clip-quantile must be 0 for a method whose server sees every update")
@@ -65,15 +55,18 @@ class AdaptiveClip:
         def merge(slots: Slots, mean: Update) -> Slots:
             rest, sent = dict(slots), dict(mean.slots)
             bound, within = rest.pop(BOUND), sent.pop(_WITHIN)
-            share = 0.5 + within / (self.count * bound)
-            after = bound * torch.exp(-_RATE * (share - self.quantile))
+            after = bound * torch.exp(-_RATE * (0.5 + within / (count * bound) - quantile))
             return inner.merge(rest, mean._replace(slots=sent)) | {BOUND: after}
 
-        first = {BOUND: torch.tensor(self.first)}
+        start = server.start | {BOUND: torch.tensor(first)}
         return method._replace(
-            server=server._replace(start=server.start | first, merge=inner._replace(merge=merge)),
+            server=server._replace(start=start, merge=inner._replace(merge=merge)),
             kinds={**method.kinds, BOUND: "statistic", _WITHIN: "statistic"},
         )
+
+    reach, needs = math.hypot(1, count / 2), {Fact.EACH, Fact.MEAN, Fact.BOUNDED}
+    guard = Guard("adaptive-clip", needs, alike=True, method=moving)
+    return guard._replace(admit=admit, bound=lambda at: reach * float(at.server[BOUND]))
 
 
 def count_of(multiplier: float, asked: int) -> float:

@@ -1,51 +1,59 @@
 """The noise of privacy, its multiplier, and the plan of a run."""
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 from engram.core.checks import must
 from engram.guards.accounting.composition import MOST, solved
 from engram.guards.accounting.releases import Plan, Release
-from engram.guards.central_noise import CentralNoise
+from engram.guards.central_noise import central_noise
 from engram.guards.chain import chain
-from engram.guards.clip import LocalNoise
-from engram.guards.row_noise import RowNoise, RowStatistics
-from engram.guards.secure.secure_sum import SecureSum
+from engram.guards.clip import local_noise
+from engram.guards.guard import Guard
+from engram.guards.registry import GUARDS, named_guards
+from engram.guards.row_noise import row_noise, row_statistics
+from engram.guards.secure.secure_sum import secure_sum
 from engram.guards.users import guards_of_users
 from engram.settings.base import Method, SharedSettings
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 
-Noise = LocalNoise | CentralNoise | SecureSum | RowNoise | RowStatistics
 
-
-def noise_of(e: SharedSettings, own: Method, multiplier: float) -> Noise | None:
+def noise_of(e: SharedSettings, own: Method, multiplier: float) -> Guard | None:
     """Returns the guard of the noise of ``privacy``, with its multiplier; None without one."""
     if e.privacy == "local":
-        return LocalNoise(e.clip, multiplier)
+        return local_noise(e.clip, multiplier)
     if e.privacy == "central":
-        return (SecureSum if e.aggregation == "secure" else CentralNoise)(multiplier)
+        return (secure_sum if e.aggregation == "secure" else central_noise)(multiplier)
     if e.privacy == "example":
-        return RowStatistics(multiplier) if own.tables else RowNoise(e.clip, multiplier)
+        return row_statistics(multiplier) if own.tables else row_noise(e.clip, multiplier)
     return None
 
 
 def noise_multiplier(e: Experiment) -> float:
-    """Returns the noise multiplier: the setting, or the least one that meets ``epsilon``.
+    """Returns the noise multiplier of a run.
 
     Where users' guards alone have noise, it is the least of theirs, by what they release.
 
     Raises:
+        Refused: As ``multiplier_of``.
+    """
+    found = multiplier_of(e)
+    if noise_of(e, e.own, found):
+        return found
+    releases = chain(*guards_of_users(e.guards, found)).releases(plan_of(e))
+    return min((release.multiplier for release in releases), default=found)
+
+
+def multiplier_of(e: Experiment) -> float:
+    """Returns the multiplier by which noise is built: the setting, or the least for ``epsilon``.
+
+    Raises:
         Refused: No multiplier up to 10^6 reaches the target.
     """
-    noise, plan = noise_of(e, e.own, e.noise_multiplier), plan_of(e)
-    others = chain(*guards_of_users(e.guards)).releases(plan)
-    if noise is None:
-        return min((release.multiplier for release in others), default=e.noise_multiplier)
     if not e.epsilon:
         return e.noise_multiplier
-    found = _solved(noise, others, plan, e.epsilon, e.delta)
+    found = _solved(e, tuple(GUARDS[name] for name, _ in named_guards(e.guards)))
     if found > MOST:
         expected = (
             f"larger: {e.rounds} rounds at delta {e.delta:g} would need a noise-multiplier above "
@@ -56,13 +64,15 @@ def noise_multiplier(e: Experiment) -> float:
 
 
 @lru_cache
-def _solved(
-    noise: Noise, others: tuple[Release, ...], plan: Plan, epsilon: float, delta: float
-) -> float:
-    def releases(z: float) -> tuple[Release, ...]:
-        return (*replace(noise, multiplier=z).build().releases(plan), *others)
+def _solved(e: Experiment, _: object) -> float:
+    """``_`` has the functions of users' guards, which may be others under the same names."""
+    plan = plan_of(e)
 
-    return solved(releases, plan, epsilon, delta)
+    def releases(z: float) -> tuple[Release, ...]:
+        noise, users = noise_of(e, e.own, z), guards_of_users(e.guards, z)
+        return chain(*users if noise is None else [noise, *users]).releases(plan)
+
+    return solved(releases, plan, e.epsilon, e.delta)
 
 
 def plan_of(e: Experiment, rows: int = 1) -> Plan:

@@ -1,20 +1,17 @@
 """Guards one after the other."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import accumulate
 from typing import Any
 
-from torch import Tensor
-
+from engram.core.checks import require
 from engram.core.method import Objective, Slots, Update
-from engram.core.streams import Stream
-from engram.guards.facts import Fact
-from engram.guards.guard import IDLE, Guard, Refusal, Sums
-from engram.guards.noise import Noise
+from engram.guards.guard import IDLE, Guard
 from engram.guards.places import At
+from engram.guards.refusals import Refusal
+from engram.guards.row_sums import Sums
 
 
 def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
@@ -28,23 +25,16 @@ def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusa
     return updates, refused
 
 
-def fresh(noise: Noise, *keys: int) -> Callable[[int, Stream], Tensor]:
-    """Builds a source of one place's noise: each call takes the next numbers of its stream."""
-    calls = Counter[Stream]()
-
-    def normal(size: int, stream: Stream) -> Tensor:
-        again = (calls[stream],) if calls[stream] else ()
-        calls[stream] += 1
-        return noise(size, stream, *keys, *again)
-
-    return normal
-
-
 def chain(*guards: Guard) -> Guard:
     """Returns one guard that acts as all of them, one after the other.
 
     What guards have encoded at a client is decoded at the server from the last to the first.
+
+    Raises:
+        ValueError: Two of them keep slots of one name.
     """
+    keeps = [slot for guard in guards for slot in guard.keeps]
+    require(len({*keeps}) == len(keeps), "slots that guards keep", sorted(keeps), "different")
 
     def after(at: At, guard: Guard) -> At:
         return at if guard.bound is IDLE.bound else at._replace(bound=guard.bound(at))
@@ -76,9 +66,9 @@ def chain(*guards: Guard) -> Guard:
         for guard in guards:
             if guard.admit is not IDLE.admit:
                 left, refused = parted([guard.admit(at, update)])
-                if refused:
+                if refused and update.clients:  # else nobody sent it
                     return refused[0]
-                (update,) = left
+                (update,) = left or [update]
             at = after(at, guard)
         return update
 
@@ -94,18 +84,21 @@ def chain(*guards: Guard) -> Guard:
     def rows(objective: Objective, sums: Sums) -> Objective:
         return reduce(lambda x, guard: guard.rows(x, sums), guards, objective)
 
+    def report(ranges: Mapping[str, float]) -> Mapping[str, float]:
+        each = [guard.report(ranges) for guard in guards if guard.acts("report")]
+        common = [name for name in each[0] if all(name in found for found in each)]
+        return {name: math.hypot(*(found[name] for found in each)) for name in common}
+
     def acting(place: str, act: Callable[..., Any]) -> Any:
         """Returns ``act`` if any of them does anything at a place."""
-        idle = getattr(IDLE, place)
-        return act if any(getattr(guard, place) is not idle for guard in guards) else idle
+        return act if any(guard.acts(place) for guard in guards) else getattr(IDLE, place)
 
     masks = any(guard.masks for guard in guards)
     return Guard(
         " + ".join(guard.name for guard in guards),
         alike=any(guard.alike for guard in guards),
         hides=any(guard.hides for guard in guards),
-        needs=frozenset[Fact]().union(*(guard.needs for guard in guards)),
-        keeps=frozenset[str]().union(*(guard.keeps for guard in guards)),
+        keeps={*keeps},
         rows=acting("rows", rows),
         leave=acting("leave", leave),
         form=lambda at, slots: reduce(lambda x, guard: guard.form(at, x), guards, slots),
@@ -115,7 +108,7 @@ def chain(*guards: Guard) -> Guard:
         gather=acting("gather", gather),
         method=lambda method: reduce(lambda x, guard: guard.method(x), guards, method),
         broadcast=next((x.broadcast for x in guards if x.broadcast), None),
-        report=next((guard.report for guard in guards if guard.reports), IDLE.report),
+        report=acting("report", report),
         bound=lambda at: reduce(after, guards, at).bound,
         weigh=lambda rows: min((guard.weigh(rows) for guard in guards), default=math.inf),
         releases=lambda plan: sum((guard.releases(plan) for guard in guards), ()),

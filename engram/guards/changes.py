@@ -1,18 +1,17 @@
 """An update's change: each array's difference to that of a client that does nothing.
 
-Changes are by path, in float64, and have no running statistics: noise might make a variance
-negative.
+Changes are by path, in float64, without running statistics: noise might make a variance negative.
 """
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 
 import torch
 from torch import Tensor
 
 from engram.core.changes import origin_of
 from engram.core.method import Method, Slots, Update
-from engram.core.slots import flat, unflat, zeros
+from engram.core.slots import flat, unflat
 from engram.core.tree import norm
 from engram.core.types import Params
 from engram.guards.places import At
@@ -34,6 +33,12 @@ def change_of(at: At, update: Update) -> Params:
     begun, sent = origin(at, update), flat(update.slots)
     paths = [path for path in sent if not is_running(at.method, at.running, path)]
     return {path: sent[path].double() - begun[path].double() for path in paths}
+
+
+def models_of(at: At, change: Params) -> Params:
+    """Returns a change without statistics of a client's own rows."""
+    kinds = at.method.kinds
+    return {p: x for p, x in change.items() if kinds[p.partition("/")[0]] != "statistic"}
 
 
 def changed(at: At, update: Update, change: Params) -> Update:
@@ -99,15 +104,6 @@ def vector_of(change: Params) -> Tensor:
     return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
 
-def sum_of(at: At, updates: Sequence[Update]) -> Params:
-    """Returns the sum of changes, each as often as the update has clients."""
-    total = zeros(change_of(at, updates[0]))
-    for update in updates:
-        for path, leaf in change_of(at, update).items():
-            total[path].add_(leaf, alpha=update.clients)
-    return total
-
-
 def rebased(at: At, then: Slots, update: Update, age: int) -> Update:
     """Makes a change of older slots a change of those that its client would receive now.
 
@@ -116,7 +112,5 @@ def rebased(at: At, then: Slots, update: Update, age: int) -> Update:
     (Nguyen et al. AISTATS 2022, Sec. 5.1.) So does every model and every difference; statistics are
     left as they are. ``age`` are the rounds that have ended since ``then``.
     """
-    change = change_of(at._replace(received=lambda _: then), update)
-    kinds = at.method.kinds
-    moved = {p: x for p, x in change.items() if kinds[p.partition("/")[0]] != "statistic"}
-    return changed(at, update, {path: x / math.sqrt(1 + age) for path, x in moved.items()})
+    change = models_of(at, change_of(at._replace(received=lambda _: then), update))
+    return changed(at, update, {path: x / math.sqrt(1 + age) for path, x in change.items()})

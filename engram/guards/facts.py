@@ -1,7 +1,6 @@
 """Facts by which protections and other settings decide whether they go together.
 
-Each says the facts that it needs where it acts, and those that it ends or gives, so that none knows
-another by name.
+Each says the facts that it needs where it acts, ends or gives, so that none knows another by name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -30,11 +29,16 @@ class Fact(Enum):
     KNOWN = "cohorts are no secret"
     OPEN = "figures of rows may leave clients without noise"
     NOISY = "the server adds noise to the sum"
+    CENTERED = "the server takes a robust center of updates"
+    MASKED = "updates leave sites in masked sums"
+    SOLVED = "a noise multiplier for all clients, whatever their rows, can be solved for"
     COVERED = "all that leaves a client has noise"
     ROWS = "all that leaves a client hides its single rows"
 
 
-ALWAYS: Final = frozenset(Fact) - {Fact.BOUNDED, Fact.NOISY, Fact.COVERED, Fact.ROWS}
+_GIVEN: Final = {Fact.BOUNDED, Fact.NOISY, Fact.CENTERED, Fact.MASKED, Fact.SOLVED}
+
+ALWAYS: Final = frozenset(Fact) - {Fact.COVERED, Fact.ROWS} - _GIVEN
 """Facts that hold before any setting ends them, of methods that have no others."""
 
 

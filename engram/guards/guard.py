@@ -11,53 +11,21 @@ handed from guard to guard.
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from engram.core.method import Method, Objective, Slots, Update
-from engram.core.types import Batch, Params
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.facts import Fact
 from engram.guards.places import At
+from engram.guards.refusals import Refusal
+from engram.guards.row_sums import Sums
 
 if TYPE_CHECKING:
     from engram.guards.compression.delta_broadcast import Broadcast
 
 
-class Refusal(NamedTuple):
-    """Why an update is left out of a round.
-
-    Attributes:
-        kind: In a word, by which records count it: ``size``, ``range``, ``malformed``.
-        reason: In a line.
-        update: The update, as it came to the guard.
-    """
-
-    kind: Literal["size", "range", "malformed"]
-    reason: str
-    update: Update
-
-
-Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
-"""``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``: over the rows of
-a batch, of the gradients of their losses by the parameters of these names."""
-
-
 def _pass(_: At, x: Any) -> Any:
     return x
-
-
-def _stay(_: At, update: Update, _kept: Slots) -> tuple[Update, Slots]:
-    return update, {}
-
-
-def _plain(objective: Objective, _: Sums) -> Objective:
-    return objective
-
-
-def _exact(_: Mapping[str, float]) -> Mapping[str, float]:
-    return {}
 
 
 class Guard(NamedTuple):
@@ -68,6 +36,7 @@ class Guard(NamedTuple):
         needs: Facts that must hold where it acts.
         ends: Facts that do not hold after it.
         gives: Facts that hold after it.
+        awaits: Facts that must hold where its updates arrive, after all guards.
         alike: Whether clients must have equal weights.
         hides: Whether a client does not say that it failed, but sends a change of nothing.
         least: Fewest updates of a round that it gathers; fewer pass.
@@ -75,8 +44,7 @@ class Guard(NamedTuple):
         per: Updates that it makes one of.
         keeps: Names of slots that are its memory of a client, stored beside what the method keeps.
         rows: ``(objective, sums) -> objective``: protects single rows, by how a client's gradients
-            are taken. Batches are then ``Sampled``, and what of a method looks at rows otherwise is
-            refused.
+            are taken. Batches are then ``Sampled``; whatever looks at rows otherwise is refused.
         leave: ``(at, update, kept) -> (update, kept)`` of one client, before its update leaves it.
             ``kept`` has the slots that it ``keeps``: none before the first round. Called under
             ``vmap``, where no guard keeps or encodes: it branches on no value.
@@ -84,9 +52,9 @@ class Guard(NamedTuple):
             numbers that can be summed masked: only such sums reach the server.
         form: ``(at, slots) -> slots`` of an update after ``leave``, with shapes only.
         arrive: ``(at, update) -> update or Refusal``, at the server: undoes what ``leave`` has
-            encoded; or, of a sum, what ``send`` has, and admits that itself, since others can look
-            at no single update.
-        admit: ``(at, update) -> update or Refusal``, of one update.
+            encoded; or, of a sum, what ``send`` has, and admits it: others see no single update.
+        admit: ``(at, update) -> update or Refusal``, of one update. That of no client, in a round
+            of a secret cohort, is never left out.
         gather: ``(at, updates) -> updates and Refusals`` of a round: leaves out, bounds, mixes, or
             makes one of them all. The mean of what is left goes to the merge; or, where a method's
             server sees each update, all of it. ``updates`` has one of no client if none came.
@@ -94,6 +62,7 @@ class Guard(NamedTuple):
         broadcast: The form in which the server's slots travel to clients; None: as they are.
         report: ``ranges -> deviations`` of the noise on a client's scores, by name, for the ranges
             of their metrics, of which some are infinite; a score without a deviation is not sent.
+            The noise of several guards is added.
         bound: ``at -> `` the largest norm of an update's change after it.
         releases: ``plan -> `` the mechanisms that it applies.
         weigh: ``rows -> `` the most of a client's rows that count, where clients weigh by rows, for
@@ -104,14 +73,15 @@ class Guard(NamedTuple):
     needs: Set[Fact] = frozenset()
     ends: Set[Fact] = frozenset()
     gives: Set[Fact] = frozenset()
+    awaits: Set[Fact] = frozenset()
     alike: bool = False
     hides: bool = False
     least: int = 1
     asks: int = 1
     per: int = 1
     keeps: Set[str] = frozenset()
-    rows: Callable[[Objective, Sums], Objective] = _plain
-    leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = _stay
+    rows: Callable[[Objective, Sums], Objective] = lambda objective, sums: objective
+    leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = lambda at, update, _: (update, {})
     send: Callable[[At, Update], Update] = _pass
     form: Callable[[At, Slots], Slots] = _pass
     arrive: Callable[[At, Update], Update | Refusal] = _pass
@@ -119,40 +89,24 @@ class Guard(NamedTuple):
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
     method: Callable[[Method], Method] = lambda method: method
     broadcast: "Broadcast | None" = None
-    report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
+    report: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda ranges: {}
     bound: Callable[[At], float] = lambda at: at.bound
     releases: Callable[[Plan], tuple[Release, ...]] = lambda plan: ()
     weigh: Callable[[Sequence[int]], float] = lambda rows: math.inf
 
-    @property
-    def by_rows(self) -> bool:
-        """Whether it protects single rows, so that each step draws its rows at random."""
-        return self.rows is not _plain
-
-    @property
-    def reports(self) -> bool:
-        """Whether clients' scores have noise, or stay with them."""
-        return self.report is not _exact
-
-    @property
-    def leaves(self) -> bool:
-        """Whether it acts on updates before they leave clients."""
-        return self.leave is not _stay
-
-    @property
-    def at_client(self) -> bool:
-        """Whether it acts at clients first."""
-        return self.leaves or self.by_rows or self.masks
+    def acts(self, *places: str) -> bool:
+        """Returns whether it does anything at one of these places."""
+        return any(getattr(self, place) is not getattr(IDLE, place) for place in places)
 
     @property
     def masks(self) -> bool:
         """Whether updates leave sites in masked sums alone."""
-        return self.send is not _pass
+        return self.acts("send")
 
     @property
     def encodes(self) -> bool:
         """Whether updates that leave must be decoded, each by itself."""
-        return self.arrive is not _pass and not self.masks
+        return self.acts("arrive") and not self.masks
 
 
 IDLE: Final = Guard("")

@@ -1,21 +1,22 @@
 """The guards that an experiment's settings name, in their order."""
 
 from collections.abc import Iterator, Set
-from functools import partial
 
-from engram.core.method import FromMean, Method
-from engram.guards.adaptive_clip import AdaptiveClip, count_of
-from engram.guards.calibration import asks_for_scores, noise_multiplier, noise_of
+from engram.core.method import Method
+from engram.guards.adaptive_clip import adaptive_clip, count_of
+from engram.guards.calibration import asks_for_scores, multiplier_of, noise_of
 from engram.guards.chain import chain
-from engram.guards.clip import Clip
+from engram.guards.clip import clip
 from engram.guards.compression.presets import broadcast, compressed
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
-from engram.guards.robust.choices import Buckets, Nearest, RobustCenter
-from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
-from engram.guards.robust.lengths import FAR, NormBound
-from engram.guards.robust.row_weights import RowWeights
-from engram.guards.secure.secure_sum import SecureSum
+from engram.guards.robust.choices import buckets, krum_choice, robust_center
+from engram.guards.robust.claims import claimed_ranges
+from engram.guards.robust.compared_claims import compared_claims
+from engram.guards.robust.lengths import FAR, norm_bound
+from engram.guards.robust.row_weights import row_weights, weighs_rows
+from engram.guards.secure.secure_sum import secure_sum
+from engram.guards.server_step import universal
 from engram.guards.users import guards_of_users
 from engram.settings import base
 from engram.settings.experiment import Experiment
@@ -23,16 +24,16 @@ from engram.settings.experiment import Experiment
 
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     """Returns the chain of an experiment's guards, for its method without them."""
-    given = e, e.own, noise_multiplier(e)
+    given = e, e.own, multiplier_of(e)
     clients, server = ([guard for _, guard in some(*given)] for some in (at_clients, at_server))
     found = list[Guard]()
     if e.server_step != "replace":
-        found.append(Guard("universal", method=partial(_universal, e, running)))
+        found.append(universal(e.server_radius, running))
     if method.claims:
         noisy = any(Fact.EXACT in guard.ends for guard in clients)
-        found.append(ClaimedRanges(method.claims, mend=noisy).build())
+        found.append(claimed_ranges(method.claims, mend=noisy))
     if weighs_rows(method, chain(*clients, *server)):
-        found.append(RowWeights(e.max_weight).build())
+        found.append(row_weights(e.max_weight))
     found += clients
     if not any(Fact.SUM in guard.needs for guard in (*clients, *server)):
         found += _screening(e, method, running)
@@ -42,22 +43,15 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     return chain(*found)
 
 
-def weighs_rows(method: Method, guard: Guard) -> bool:
-    """Returns whether clients weigh by rows, and none is bound to weigh as much as others."""
-    merge = method.server.merge
-    # A server that takes each update sees its client's rows.
-    return not guard.alike and not (isinstance(merge, FromMean) and merge.by == "clients")
-
-
 def client_guards(e: Experiment) -> Guard:
     """Returns the chain of those guards that act before updates leave clients."""
-    guards = [guard for _, guard in at_clients(e, e.own, noise_multiplier(e))]
+    guards = [guard for _, guard in at_clients(e, e.own, multiplier_of(e))]
     return chain(*guards, *([broadcast(e)] if e.compress != "none" else []))
 
 
 def protections(e: Experiment) -> Guard:
     """Returns the chain of the guards that settings name, which are accounted for."""
-    given = e, e.own, noise_multiplier(e)
+    given = e, e.own, multiplier_of(e)
     return chain(*(guard for _, guard in (*at_clients(*given), *at_server(*given))))
 
 
@@ -70,12 +64,13 @@ def at_clients(
     """
     noise = noise_of(e, own, multiplier)
     if noise and e.privacy != "central":
-        yield "privacy", noise.build()
+        yield "privacy", noise
     elif e.clip and not e.clip_quantile:
-        yield "clip", Clip(e.clip).build()
-    yield from (("guards", guard) for guard in guards_of_users(e.guards) if guard.at_client)
+        yield "clip", clip(e.clip)
+    users = guards_of_users(e.guards, multiplier)
+    yield from (("guards", guard) for guard in users if guard.acts("rows", "leave", "send"))
     if e.aggregation == "secure":
-        yield "aggregation", SecureSum(multiplier if e.privacy == "central" else 0.0).build()
+        yield "aggregation", noise if noise and e.privacy == "central" else secure_sum()
     if e.compress != "none":
         yield "compress", compressed(e)
 
@@ -86,17 +81,18 @@ def at_server(
     """Yields the guards that act at the server alone, in this order, likewise."""
     if e.clip_quantile:
         count = count_of(multiplier, e.clients_per_round)
-        yield "clip-quantile", AdaptiveClip(e.clip, e.clip_quantile, count).build()
-    yield from (("guards", guard) for guard in guards_of_users(e.guards) if not guard.at_client)
+        yield "clip-quantile", adaptive_clip(e.clip, e.clip_quantile, count)
+    users = guards_of_users(e.guards, multiplier)
+    yield from (("guards", guard) for guard in users if not guard.acts("rows", "leave", "send"))
     if e.merge != "mean" and e.bucket_size > 1:
-        yield "bucket-size", Buckets(e.bucket_size).build()
+        yield "bucket-size", buckets(e.bucket_size)
     if e.merge == "multi-krum" and Fact.MEAN not in own.facts:
-        yield "merge", Nearest(e.num_malicious).build()
+        yield "merge", krum_choice(e.num_malicious)
     elif e.merge != "mean":
-        yield "merge", RobustCenter(e.merge, e.num_malicious).build()
+        yield "merge", robust_center(e.merge, e.num_malicious)
     noise = noise_of(e, own, multiplier)
     if noise and e.privacy == "central" and e.aggregation == "plain":
-        yield "privacy", noise.build()
+        yield "privacy", noise
 
 
 def is_scored(e: Experiment, server_round: int) -> bool:
@@ -104,7 +100,7 @@ def is_scored(e: Experiment, server_round: int) -> bool:
 
     Untrained models are not, nor later ones unless ``eval-every`` is set to other than its default.
     """
-    return not protections(e).reports or (server_round > 0 and asks_for_scores(e))
+    return not protections(e).acts("report") or (server_round > 0 and asks_for_scores(e))
 
 
 def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
@@ -116,13 +112,7 @@ def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
     found = [] if bounded else [FAR]
     # A stream's next rows are so few that honest updates differ by more than any bound.
     if not bounded and e.order != "stream":
-        found.append(NormBound(e.max_norm).build())
+        found.append(norm_bound(e.max_norm))
     if method.claims and (plain or Fact.MEAN not in e.own.facts):
-        found.append(ComparedClaims(method.claims, e.max_weight, e.max_norm).build())
+        found.append(compared_claims(method.claims, e.max_weight, e.max_norm))
     return found
-
-
-def _universal(e: Experiment, running: Set[str], method: Method) -> Method:
-    from engram.online.server_step import universal_step  # noqa: PLC0415 - numba is slow to import
-
-    return universal_step(method, radius=e.server_radius, running=frozenset(running))

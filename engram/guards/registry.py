@@ -18,6 +18,8 @@ def guard(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
 
     It returns an ``engram.guards.guard.Guard``, and has no argument or one, a number with a
     default. The setting ``guards`` names it, with the number after a colon: ``guards="coarse:8"``.
+    Where the argument is ``noise_multiplier``, no number is that setting's, or the one that is
+    solved for ``epsilon``.
 
     Args:
         function: The function.
@@ -41,13 +43,13 @@ def named_guards(text: str) -> list[tuple[str, tuple[float, ...]]]:
     """
     found = list[tuple[str, tuple[float, ...]]]()
     for part in filter(None, map(str.strip, text.split(","))):
-        name, _, number = part.partition(":")
+        name, colon, number = part.partition(":")
         known = f"some of {', '.join(GUARDS)}" if GUARDS else "names of your own guards"
         expected = f"{known}, from @engram.guard or a plug-in's (--plugin NAME)"
         if name not in GUARDS:
             raise ValueError(must("guards", name, expected))
         try:
-            found.append((name, (float(number),) if number else ()))
+            found.append((name, (float(number),) if colon else ()))
         except ValueError as error:
             raise ValueError(must("guards", part, f"{name}:NUMBER")) from error
     return found

@@ -13,7 +13,6 @@ multiplier z and rate q, and everything that is computed from its results costs 
 """
 
 from collections.abc import Set
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Final
 
@@ -23,58 +22,49 @@ from engram.core.types import Params, Sampled
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.changes import arrays_of
 from engram.guards.facts import Fact
-from engram.guards.guard import Guard, Sums
+from engram.guards.guard import Guard
+from engram.guards.row_sums import Sums
 
 _NEEDS: Final = frozenset({Fact.BOUNDED, Fact.GRADIENTS, Fact.SAMPLED, Fact.APART, Fact.CURRENT})
 _ENDS: Final = frozenset({Fact.BOUNDED, Fact.GRADIENTS, Fact.OPEN})
 _GUARD: Final = Guard("row-noise", _NEEDS, _ENDS, gives={Fact.ROWS})
 
 
-@dataclass(frozen=True)
-class RowNoise:
-    """Noise on the sums of rows' clipped gradients.
+def row_noise(bound: float, multiplier: float) -> Guard:
+    """Builds noise on the sums of rows' clipped gradients; of a client's objective these are left.
 
-    A method can take one gradient of a batch, and look at rows in no other way.
+    A method can take one gradient of a batch, and look at rows in no other way. A row's gradient
+    is clipped to the norm C > 0, and the noise has the multiplier z > 0.
     """
 
-    bound: float  # largest norm of a row's gradient, C > 0
-    multiplier: float  # noise multiplier, z > 0
+    def rows(_: Objective, sums: Sums) -> Objective:
+        def gradient(w: Params, batch: Sampled, names: Set[str] | None = None) -> Params:
+            total = sums(w, batch.batch, batch.taken, bound, names)
+            xi, deviation = arrays_of(batch.normal, total), multiplier * bound
+            return multiplied(add_scaled(total, deviation, xi), 1 / batch.expected)
 
-    def build(self) -> Guard:
-        """Builds the guard; of a client's objective the gradient is left."""
+        return Objective(_refused, gradient, _refused, _refused, _refused)
 
-        def rows(_: Objective, sums: Sums) -> Objective:
-            def gradient(w: Params, batch: Sampled, names: Set[str] | None = None) -> Params:
-                total = sums(w, batch.batch, batch.taken, self.bound, names)
-                xi, deviation = arrays_of(batch.normal, total), self.multiplier * self.bound
-                return multiplied(add_scaled(total, deviation, xi), 1 / batch.expected)
+    def releases(plan: Plan) -> tuple[Release, ...]:
+        return (Release(multiplier, plan.row_rate, plan.steps, unit="row"),)
 
-            return Objective(_refused, gradient, _refused, _refused, _refused)
-
-        def releases(plan: Plan) -> tuple[Release, ...]:
-            return (Release(self.multiplier, plan.row_rate, plan.steps, unit="row"),)
-
-        return _GUARD._replace(rows=rows, releases=releases)
+    return _GUARD._replace(rows=rows, releases=releases)
 
 
-@dataclass(frozen=True)
-class RowStatistics:
-    """Noise on a round's sums of products of clipped rows; see ``engram.tables.private``.
+def row_statistics(multiplier: float) -> Guard:
+    """Builds noise on a round's sums of products of clipped rows; see ``engram.tables.private``.
 
-    Another turn in the place of one moves them by ``sqrt(2) C^2``, and a row more or less by C^2.
+    The tables add it, with a deviation of z C^2, z > 0. Another turn in the place of one moves the
+    sums by ``sqrt(2) C^2``, and a row more or less by C^2.
     """
 
-    multiplier: float  # of noise with deviation z C^2; z > 0
+    def releases(plan: Plan) -> tuple[Release, ...]:
+        if plan.turns:
+            return (Release(multiplier / sqrt(2), unit="row", neighbors="replaced"),)
+        return (Release(multiplier, unit="row"),)
 
-    def build(self) -> Guard:
-        """Builds the guard; tables add its noise."""
-
-        def releases(plan: Plan) -> tuple[Release, ...]:
-            if plan.turns:
-                return (Release(self.multiplier / sqrt(2), unit="row", neighbors="replaced"),)
-            return (Release(self.multiplier, unit="row"),)
-
-        return _GUARD._replace(name="row-statistics", releases=releases)
+    gives = _GUARD.gives | {Fact.SOLVED}  # since nothing depends on clients' rows
+    return _GUARD._replace(name="row-statistics", gives=gives, releases=releases)
 
 
 def _refused(*_: Any, **_named: Any) -> Any:

@@ -2,11 +2,10 @@
 
 In dense networks no row's gradient is formed: that of a layer's weight is the product of the
 layer's input a and of the gradient delta by its output, with norm ``|a| |delta|`` (Goodfellow.
-Efficient Per-Example Gradient Computations. 2015). So norms, and then the scaled sum, come from one
-pass.
+Efficient Per-Example Gradient Computations. 2015). So norms and the scaled sum come from one pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -17,7 +16,10 @@ from torch.utils._pytree import tree_map
 from engram.core.slots import pick
 from engram.core.tree import norm
 from engram.core.types import Batch, LossFn, Params
-from engram.guards.guard import Sums
+
+Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
+"""``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``: over the rows of
+a batch, of the gradients of their losses by the parameters of these names."""
 
 
 def summed(loss: LossFn) -> Sums:

@@ -34,8 +34,7 @@ def secret_cohort(
 ) -> list[int]:
     """Draws a cohort as the setting ``sampling`` says, which is not ``fixed``; ascending.
 
-    ``noise`` is secret where cohorts are to be; ``absent`` clients cannot be asked now, and
-    ``unseen`` ones never train.
+    ``noise`` is as secret as cohorts are. ``absent`` clients are away, ``unseen`` ones never train.
     """
     if e.sampling == "poisson":
         drawn = poisson_cohort(plan_of(e).rate, server_round, num_clients, noise)

@@ -17,6 +17,10 @@ _NAMES: Final = "privacy", "merge", "aggregation", "compress", "clip", "clip_qua
 """Settings that name protections."""
 
 
+def _is_set(shared: "SharedSettings", name: str) -> bool:
+    return bool(getattr(shared, name) != type(shared).model_fields[name].default)
+
+
 class _Row(NamedTuple):
     """A setting that is no protection, but bears on facts if it is set."""
 
@@ -45,6 +49,9 @@ _BEFORE: Final = (
 _AFTER: Final = (
     _Row("server-step", lambda e: e.server_step != "replace", needs={Fact.NO_STEP}),
     _Row("clip-quantile", lambda e: e.clip_quantile, needs={Fact.NOISY}),
+    _Row("bucket-size", lambda e: e.bucket_size > 1, needs={Fact.CENTERED}),
+    _Row("noise-multiplier", lambda e: _is_set(e, "noise_multiplier"), ends={Fact.SOLVED}),
+    _Row("epsilon", lambda e: e.epsilon, needs={Fact.SOLVED}),
     _Row("sampling", lambda e: e.secret_cohorts, needs={Fact.NOISY}),
     _Row("patience", lambda e: e.patience, needs={Fact.OPEN}),
     _Row("standardize", lambda e: e.standardize == "federation", needs={Fact.OPEN}),
@@ -60,7 +67,7 @@ _AFTER: Final = (
 
 def facts_of(shared: "SharedSettings", own: "Method") -> Set[Fact]:
     """Returns the facts that hold after all settings."""
-    return facts_after(own.facts, _parts(shared, own))
+    return facts_after(own.facts, parts_of(shared, own))
 
 
 def unfit(shared: "SharedSettings", own: "Method") -> Iterator[Fault]:
@@ -68,31 +75,30 @@ def unfit(shared: "SharedSettings", own: "Method") -> Iterator[Fault]:
     missing = {
         Fact.BOUNDED: ("set clip", "clip"),
         Fact.NOISY: ("privacy is not central", "privacy"),
+        Fact.CENTERED: ("merge is mean", "merge"),
+        Fact.MASKED: ("aggregation is plain", "aggregation"),
+        Fact.SOLVED: ("set another privacy, or a guard that takes noise_multiplier", "privacy"),
         Fact.MEAN: (f"that of {own.name} sees every update",),
         Fact.NO_STEP: (f"that of {own.name} does",),
         Fact.GRADIENTS: (f"those of {own.name} look at rows in other ways, too",),
     }
     counted = "clients-per-round", "bucket-size", "num-malicious"
-    parts, asked = _parts(shared, own), shared.clients_per_round
+    parts, asked = parts_of(shared, own), shared.clients_per_round
     yield from conflicts(own.facts, parts, missing, asked, counted)
 
 
-def combines(shared: "SharedSettings", own: "Method") -> bool:
-    """Returns whether a node may send the mean of its clients' updates in their place."""
-    each = any(Fact.EACH in part.needs for part in _parts(shared, own))
-    return Fact.MEAN in own.facts and not each and shared.attack == "none"
-
-
-def _parts(shared: "SharedSettings", own: "Method") -> list[Part]:
+def parts_of(shared: "SharedSettings", own: "Method") -> list[Part]:
+    """Returns the settings that bear on facts, in the order in which they act."""
     found = [row.part(shared) for row in _BEFORE if row.is_set(shared)]
-    fields = type(shared).model_fields
-    if any(getattr(shared, name) != fields[name].default for name in _NAMES):
+    if any(_is_set(shared, name) for name in _NAMES):
         from engram.guards.presets import at_clients, at_server  # noqa: PLC0415 - loads torch
 
-        given = shared, own, shared.noise_multiplier
+        given, awaiting = (shared, own, shared.noise_multiplier), list[Part]()
         for key, guard in (*at_clients(*given), *at_server(*given)):
             value = guard.name if key == "guards" else getattr(shared, key.replace("-", "_"))
-            ends = guard.ends | ({Fact.TRAINED} if guard.leaves else set())
+            ends = guard.ends | ({Fact.TRAINED} if guard.acts("leave") else set())
             facts = guard.needs, ends, guard.gives
             found.append(Part(key, value, *facts, guard.asks, guard.per))
+            awaiting.append(Part(key, value, guard.awaits))
+        found += awaiting
     return [*found, *(row.part(shared) for row in _AFTER if row.is_set(shared))]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from engram.core.checks import Fault, brief, must
 from engram.guards.facts import Fact
 from engram.settings.base import SharedSettings
-from engram.settings.conflicts import facts_of
+from engram.settings.conflicts import facts_of, parts_of
 from engram.settings.data import DataSettings, with_schema
 from engram.settings.errors import Refused, one_line
 from engram.settings.families import METHODS, Method, unknown_method
@@ -196,6 +196,12 @@ class Experiment(SharedSettings, Folders):
     def facts(self) -> Set[Fact]:
         """The facts that hold after all settings; see ``engram.guards.facts``."""
         return facts_of(self, self.own)
+
+    @property
+    def combines(self) -> bool:
+        """Whether a node may send the mean of its clients' updates in their place."""
+        each = any(Fact.EACH in part.needs for part in parts_of(self, self.own))
+        return Fact.MEAN in self.own.facts and not each and self.attack == "none"
 
     @property
     def is_private(self) -> bool:

@@ -134,7 +134,6 @@ class NetworkMethod(Method):
         if self.faults and self.model_dump(exclude_defaults=True):  # else torch is not needed
             yield from self._science.faults(self)
         yield from self._unsuitable(shared)
-        yield from shared.protection_problems()
         yield from shared.attack_problems()
         yield from _impossible_times(shared)
         yield from unfit(shared, self)
@@ -147,9 +146,6 @@ class NetworkMethod(Method):
         if not shared.local_epochs and shared.local_steps < self.phases:
             expected = f"at least {self.phases} for {self.name} where local-epochs is 0"
             yield clash("local-steps", shared.local_steps, expected, "local-epochs")
-        if shared.privacy == "example" and shared.epsilon:
-            expected = "0 where it follows from each client's rows; give the noise-multiplier"
-            yield clash("epsilon", shared.epsilon, expected, "privacy")
 
 
 @dataclass_transform(frozen_default=True)

@@ -138,18 +138,6 @@ class ProtectionSettings(Settings):
         """Radius of the ball around the initial model in which the universal step stays."""
         return number_in(self.server_step, 10.0)
 
-    def protection_problems(self) -> Iterator[Fault]:
-        """Yields settings that nothing reads beside others."""
-        if self.bucket_size > 1 and self.merge == "mean":
-            expected = "1 where merge is mean, which buckets do not change"
-            yield clash("bucket-size", self.bucket_size, expected, "merge")
-        if self.epsilon and self.privacy == "none":
-            yield clash("epsilon", self.epsilon, "0 where privacy is none", "privacy")
-        default = type(self).model_fields["noise_multiplier"].default
-        if self.epsilon and self.noise_multiplier != default:
-            expected = f"left out where epsilon = {self.epsilon:g} is to be reached"
-            yield clash("noise-multiplier", self.noise_multiplier, expected, "epsilon")
-
 
 _ATTACKS: Final = "sign-flip", "scaled", "alie", "ipm", "label-flip", "backdoor"
 _LIES: Final = "false-rows", "false-statistics", "false-scores"

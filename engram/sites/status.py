@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.client.training_folders import Kept, kept
-from engram.guards.secure.registry import fingerprint, own_registry
+from engram.guards.secure.registry import fingerprint
+from engram.guards.secure.site_registry import own_registry
 from engram.link.credentials import NodeCredentials, read_node
 from engram.settings.files import is_locked
 from engram.sites.approvals import APPROVALS, waiting

@@ -25,8 +25,7 @@ def slots(e, folder, engine="vectorized"):
 
 def same(one, other, **tolerance):
     assert one.keys() == other.keys()
-    for path, leaf in one.items():
-        torch.testing.assert_close(leaf, other[path], **tolerance)
+    torch.testing.assert_close(one, other, **tolerance)
 
 
 def test_attackers_are_a_share_of_the_clients_that_the_seed_draws():

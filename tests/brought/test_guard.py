@@ -9,28 +9,22 @@ import pytest
 import torch
 
 import engram
-from engram.core.method import Update
+from engram.core.method import Method, Update
 from engram.core.streams import Stream
 from engram.core.tree import add_scaled
 from engram.guards.accounting.releases import Release
 from engram.guards.changes import acted_on, arrays_of, change_of, size_of
 from engram.guards.clip import near
 from engram.guards.facts import Fact
-from engram.guards.guard import Guard, Refusal
-from engram.guards.row_noise import RowNoise
+from engram.guards.guard import Guard
+from engram.guards.refusals import Refusal
+from engram.guards.row_noise import row_noise
+from engram.settings.errors import Refused, RunStopped
 
-QUICK = {
-    "method": "fedavg",
-    "hidden": "4",
-    "num_clients": 4,
-    "clients_per_round": 3,
-    "num_rounds": 2,
-    "local_steps": 2,
-    "batch_size": 4,
-    "weighting": "clients",
-    "max_norm": 1e9,
-    "guards": "coarse:0.01,near:9",
-}
+QUICK = {"method": "fedavg", "hidden": "4", "num_clients": 4, "clients_per_round": 3}
+QUICK |= {"num_rounds": 2, "local_steps": 2, "batch_size": 4, "weighting": "clients"}
+QUICK |= {"max_norm": 1e9, "guards": "coarse:0.01,near:9"}
+SECURE = {"aggregation": "secure", "clip": 1.0}
 
 
 def register():
@@ -86,8 +80,7 @@ def assert_as_here(there, folder):
     from engram.simulations.engine import simulate
 
     simulate(experiment(), folder)
-    for name, leaf in model(folder).items():
-        torch.testing.assert_close(model(there)[name], leaf, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(there), model(folder), atol=1e-5, rtol=1e-5)
 
 
 def test_a_mean_of_coarse_changes_is_a_multiple_of_the_step_over_the_clients(tmp_path):
@@ -155,26 +148,30 @@ def test_it_may_bound_the_rows_that_a_client_weighs_by(tmp_path):
 
 
 def test_what_the_server_does_not_admit_is_left_out(tmp_path):
-    from engram.settings.errors import RunStopped
-
     with pytest.raises(RunStopped, match=r"no usable reply.*moved by"):
         engram.simulate(**QUICK | {"guards": "near:1e-9", "out": tmp_path}, progress=False)
 
 
 def test_it_is_refused_beside_what_it_does_not_go_with():
-    from engram.settings.errors import Refused
+    def same(at, update, *kept):
+        return (update, {}) if kept else update
 
+    both = Guard("noticed", leave=same, admit=same)
+    engram.guard(lambda: both, "noticed")
+    engram.guard(lambda: Guard("summed", send=same), "summed")
+    experiment(guards="summed", **SECURE)
     for settings, words in [
         ({"merge": "median"}, "merge = median needs .*: guards = coarse ends that"),
         (
             {"privacy": "local", "clip": 1.0},
             "guards = coarse needs that updates have no noise of their own: privacy = local ends",
         ),
-        (
-            {"aggregation": "secure", "clip": 1.0},
-            "guards = near needs .* by itself: aggregation = secure ends that",
-        ),
-        ({"guards": "coarser"}, "guards must be some of coarse, near, from @engram.guard"),
+        (SECURE, "guards = near needs .* by itself: aggregation = secure ends that"),
+        (SECURE | {"guards": "noticed"}, "= noticed needs .* itself: aggregation = secure ends"),
+        ({"guards": "summed"}, "guards = summed needs .* masked sums: aggregation is plain"),
+        ({"epsilon": 3.0}, "set another privacy, or a guard that takes noise_multiplier"),
+        ({"guards": "coarse:"}, "guards must be coarse:NUMBER, got 'coarse:'"),
+        ({"guards": "coarser"}, "guards must be some of coarse, near, .*, from @engram.guard"),
         ({"guards": "coarse:x"}, "guards must be coarse:NUMBER, got 'coarse:x'"),
     ]:
         with pytest.raises(Refused, match=words):
@@ -192,18 +189,15 @@ def raising(place, found=None):
     "place", ["rows", "leave", "send", "admit", "gather", "method", "report", "bound", "releases"]
 )
 def test_what_it_raises_is_one_line_that_names_it_and_the_place(place, tmp_path):
-    from engram.settings.errors import RunStopped
-
     words = f"guard mine: {place} raised ZeroDivisionError: division by zero; mend it, or leave it"
     settings = QUICK | {"guards": raising(place), "clip": 1.0, "max_norm": 5.0}
+    settings |= {"aggregation": "secure"} if place == "send" else {}
     with pytest.raises((RunStopped, ValueError), match=words) as caught:
         engram.simulate(**settings | {"out": tmp_path / "run"}, progress=False)
     assert "\n" not in str(caught.value)
 
 
 def test_what_it_returns_in_place_of_what_is_asked_for_is_one_line_too(tmp_path):
-    from engram.settings.errors import RunStopped
-
     def none():
         return 3
 
@@ -218,9 +212,15 @@ def test_what_it_returns_in_place_of_what_is_asked_for_is_one_line_too(tmp_path)
                 raising("admit", lambda: None),
                 "guard mine: admit raised TypeError: it returned nothing",
             ),
-            (
-                raising("releases", lambda: [Release(0.0)]),
-                "guard mine: releases raised ValueError: noise-",
+            *(
+                (raising(place, lambda found=found: found), f"guard mine: {place} raised {words}")
+                for place, found, words in [
+                    ("releases", [Release(0.0)], "ValueError: noise-"),
+                    ("releases", [1], "TypeError: it returned 1, no Release"),
+                    ("method", 3, "TypeError: it returned 3, no Method; mend it"),
+                    ("method", Method(None, None, None, {}), "AttributeError: "),
+                    ("gather", [3], "TypeError: it returned 3, no Update or Refusal"),
+                ]
             ),
         ]
     ):
@@ -255,17 +255,21 @@ def test_its_memory_of_a_client_is_nobody_elses(tmp_path):
     run = engram.simulate(**asked | {"out": tmp_path / "run"}, progress=False)
     plain = engram.simulate(**asked | {"guards": "", "out": tmp_path / "plain"}, progress=False)
     assert seen == dict.fromkeys(seen, [1] * 4 + [2] * 4)
-    for name, leaf in plain.model.items():
-        torch.testing.assert_close(run.model[name], leaf, atol=0, rtol=0)
+    torch.testing.assert_close(run.model, plain.model, atol=0, rtol=0)
     with pytest.raises(ValueError, match="guards must be one once, since it keeps slots"):
         experiment(guards="one,one")
 
 
 def test_its_noise_is_accounted_for_and_none_is_drawn_twice(tmp_path):
     """Two clipped changes lie up to 2 apart: mu = 2 / z in each round, of which there are two."""
+    from engram.guards.accounting.guarantee import guarantee
+    from engram.guards.calibration import noise_multiplier
+    from engram.guards.presets import client_guards
     from tests.epsilons import gaussian
 
-    def blurred(z):
+    def blurred(noise_multiplier):
+        z = noise_multiplier
+
         def leave(at, update, kept):
             def noised(change):
                 one, other = (at.normal(size_of(change), Stream.CLIENT_NOISE) for _ in range(2))
@@ -284,6 +288,12 @@ def test_its_noise_is_accounted_for_and_none_is_drawn_twice(tmp_path):
     results = json.loads((run.folder / "results.json").read_text())
     assert results["epsilon"] == pytest.approx(gaussian(2 / 4 * 2**0.5), rel=1e-6)
     assert results["noise-multiplier"] == 2.0  # z / 2, by what it releases; the setting is 1
+    e = experiment(**asked | {"guards": "blurred", "epsilon": 3.0})
+    z = 2 * noise_multiplier(e)
+    assert gaussian(2 / z * 2**0.5) <= 3 < gaussian(2 / (0.999 * z) * 2**0.5)
+    assert f"privacy by blurred of noise-multiplier {z / 2:g} (for epsilon)" in guarantee(e)
+    (same,) = client_guards(experiment(guards="blurred", noise_multiplier=4.0)).releases(None)
+    assert same == Release(2.0, neighbors="replaced")
     for other in ({"standardize": "federation"}, {"patience": 1}):
         with pytest.raises(ValueError, match="without noise: guards = blurred ends that"):
             experiment(**asked | other)
@@ -317,9 +327,30 @@ def test_its_uniform_numbers_are_each_clients_own_on_every_engine(tmp_path):
     assert moved.var() == pytest.approx(1 / 6 / 4, rel=0.15)  # of means of four clients' own
 
 
-def test_at_the_server_there_are_no_uniform_numbers_of_a_client(tmp_path):
-    from engram.settings.errors import RunStopped
+def test_a_round_of_nobody_passes_what_it_would_not_admit_of_a_client(tmp_path):
+    """Of four clients each is drawn with a chance of a quarter: nobody is, in some rounds."""
 
+    seen = set()
+
+    def moving():
+        def admit(at, update):
+            seen.add(update.clients)
+            moved = any(x.any() for x in change_of(at, update).values())
+            return update if moved else Refusal("size", "it has not moved", update)
+
+        return Guard("moving", admit=admit)
+
+    asked = QUICK | {"privacy": "central", "sampling": "poisson", "clip": 1.0, "num_rounds": 6}
+    asked |= {"clients_per_round": 1}
+    run, plain = (
+        engram.simulate(**asked | {"guards": guards, "out": tmp_path / str(i)}, progress=False)
+        for i, guards in enumerate([moving, ""])
+    )
+    assert seen == {0, 1}
+    torch.testing.assert_close(run.model, plain.model, atol=1e-5, rtol=1e-5)
+
+
+def test_at_the_server_there_are_no_uniform_numbers_of_a_client(tmp_path):
     def late():
         return Guard("late", gather=lambda at, updates: at.uniform(1, Stream.AUDIT))
 
@@ -328,12 +359,10 @@ def test_at_the_server_there_are_no_uniform_numbers_of_a_client(tmp_path):
 
 
 def test_it_may_change_how_gradients_of_rows_are_taken(tmp_path):
-    from engram.settings.errors import Refused
-
     seen = []
 
     def rows():
-        guard = RowNoise(1.0, 2.0).build()
+        guard = row_noise(1.0, 2.0)
 
         def noted(objective, sums):
             seen.append(sums)
@@ -347,8 +376,7 @@ def test_it_may_change_how_gradients_of_rows_are_taken(tmp_path):
     same = {"privacy": "example", "clip": 1.0, "noise_multiplier": 2.0, "guards": ""}
     usual = engram.simulate(**QUICK | same | {"out": tmp_path / "usual"}, progress=False)
     assert seen
-    for name, leaf in usual.model.items():
-        torch.testing.assert_close(run.model[name], leaf)
+    torch.testing.assert_close(run.model, usual.model)
     with pytest.raises(Refused, match=r"guards = rows needs .* privacy = example ends that"):
         engram.simulate(**QUICK | same | {"guards": rows}, progress=False)
     with pytest.raises(Refused, match=r"guards = rows needs .* guards = rows ends that"):
@@ -365,10 +393,3 @@ def gone():
         return {path: 0 * x for path, x in change.items()}
 
     return Guard("gone", leave=lambda at, update, kept: (acted_on(at, update, nothing), {}))
-
-
-def test_in_python_it_is_given_as_it_is(tmp_path):
-    run = engram.simulate(**QUICK | {"guards": gone, "out": tmp_path / "run"}, progress=False)
-    same = engram.simulate(**QUICK | {"num_rounds": 1, "guards": gone, "out": tmp_path / "one"})
-    for name, leaf in run.model.items():
-        torch.testing.assert_close(same.model[name], leaf)

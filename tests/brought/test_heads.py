@@ -136,16 +136,8 @@ if __name__ == "test_heads":  # as a plug-in
 # --- What is shown of it -------------------------------------------------------------------------
 
 SLOTS = {"body", "head", "before", "after"}
-QUICK = {
-    "num_clients": 4,
-    "clients_per_round": 3,
-    "num_rounds": 4,
-    "local_steps": 4,
-    "batch_size": 8,
-    "hidden": "8",
-    "eval_every": 2,
-    "checkpoint_every": 2,
-}
+QUICK = {"num_clients": 4, "clients_per_round": 3, "num_rounds": 4, "local_steps": 4}
+QUICK |= {"batch_size": 8, "hidden": "8", "eval_every": 2, "checkpoint_every": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -181,9 +173,7 @@ def assert_as_here(there, folder):
 
     simulate(experiment(), folder)
     found, expected = arrays(there), arrays(folder)
-    assert found.keys() == expected.keys()
-    for name, leaf in expected.items():
-        torch.testing.assert_close(found[name], leaf, atol=1e-5, rtol=1e-5, msg=name)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_method_is_short():

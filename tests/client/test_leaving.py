@@ -9,9 +9,8 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from engram.client import app as module
 from engram.core.slots import flat
 from engram.data.federated import model_for
-from engram.guards.clip import LocalNoise
+from engram.guards.clip import local_noise
 from engram.scoring.score_columns import COMMON, TUNED, ranges_of
-from engram.settings.conflicts import combines
 from engram.settings.families import METHODS, family
 from engram.settings.fingerprint import source_root
 from engram.settings.method_for_data import shapes_on
@@ -56,7 +55,7 @@ def answers(folder, method, nonce="", **protection):
     settings = settings_of(method, **protection)
     t = trainer(small_of_any(**settings))
     config = {"server-round": 1, "training": "0" * 16, "clients": [0], "nonce": nonce}
-    config["combine"] = combines(t.experiment, t.experiment.own)
+    config["combine"] = t.experiment.combines
     records = {ARRAYS: to_record(flat(initial_model(t))), CONFIG: ConfigRecord(config)}
     if own := flat(own_of(t, [0])):
         records[OWN] = to_record(own)
@@ -94,7 +93,7 @@ def listed_as(name, bounded):
 def test_each_method_sends_what_the_manual_lists(tmp_path, method):
     e = small_of_any(**settings_of(method))
     columns = e.network.columns(e, (COMMON, TUNED))
-    bounded = {*LocalNoise(1.0, 1.0).build().report(ranges_of(columns))}
+    bounded = {*local_noise(1.0, 1.0).report(ranges_of(columns))}
     scores = {column.name for column in columns}
     (tmp_path / "plain").mkdir()
     (tmp_path / "local").mkdir()

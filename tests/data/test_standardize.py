@@ -254,8 +254,7 @@ def test_nodes_that_see_their_own_rows_train_as_one_process(tmp_path, site, mode
         if parts != (None, None):
             for mine, theirs in zip(*parts, strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=1e-12)
-    for name, leaf in one.model.items():
-        torch.testing.assert_close(nodes.model[name], leaf, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(nodes.model, one.model, rtol=1e-5, atol=1e-6)
     assert one.results["rmse"] == pytest.approx(nodes.results["rmse"], rel=1e-5)
 
 
@@ -264,10 +263,10 @@ def test_runs_that_are_tuned_train_as_they_do_alone(tmp_path, mode):
     given = {"model": "mlp", "hidden": "6", "standardize": mode, "dataset": csv(tmp_path)}
     members = trained_together([experiment(**given, seed=seed, eta=0.02) for seed in (0, 1)])
     for seed, member in enumerate(members):
-        own = SETTINGS | given | {"seed": seed, "eta": 0.02}
-        alone = engram.simulate(out=tmp_path / f"{seed}", **own)
-        for name, leaf in alone.learned.slots["model"].items():
-            torch.testing.assert_close(member.slots["model"][name], leaf, rtol=1e-4, atol=1e-5)
+        how = SETTINGS | given | {"seed": seed, "eta": 0.02}
+        alone = engram.simulate(out=tmp_path / f"{seed}", **how)
+        own = alone.learned.slots["model"]
+        torch.testing.assert_close(member.slots["model"], own, rtol=1e-4, atol=1e-5)
 
 
 # --- After the run -------------------------------------------------------------------------------
@@ -401,8 +400,7 @@ def test_training_does_not_depend_on_the_targets_units(tmp_path):
     plain = forecast(tmp_path / "plain", 3000, 7, standardize="none")
     # Even a bias alone comes no nearer in 15 steps: 0.8^15 * 3000 = 106.
     assert not (plain.results["rmse"] or np.inf) < 2 * far.results["rmse"]
-    for name, leaf in near.model.items():
-        torch.testing.assert_close(far.model[name], leaf, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(far.model, near.model, rtol=1e-4, atol=1e-4)
     for model in ("", "-tuned"):
         expected = pytest.approx(7 * near.results[f"rmse{model}"], rel=1e-3)
         assert far.results[f"rmse{model}"] == expected

@@ -150,8 +150,7 @@ def test_nodes_that_see_their_own_texts_train_as_one_process(tmp_path, desk, tok
     nodes = run_apart(tmp_path / "nodes", Experiment(**own))
     assert one.units == nodes.units
     assert len(one.units.text.words) > 15
-    for name, leaf in one.model.items():
-        torch.testing.assert_close(nodes.model[name], leaf, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(nodes.model, one.model, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(one.clients["accuracy"], nodes.clients["accuracy"], atol=1e-6)
 
 

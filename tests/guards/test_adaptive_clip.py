@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 
 from engram.core.method import Update
-from engram.guards.adaptive_clip import BOUND, AdaptiveClip, count_of
+from engram.guards.adaptive_clip import BOUND, adaptive_clip, count_of
 from engram.guards.changes import change_of, length_of
 from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
@@ -94,9 +94,8 @@ def test_the_bound_comes_to_the_quantile():
     bounds = []
     for server_round in range(1, 201):
         updates = [moved(server, float(x)) for x in np.exp(rng.standard_normal(20))]
-        server = rounds.merge(server, updates, server_round) | {
-            "model": rounds.merge.method.server.start["model"]
-        }
+        start = rounds.merge.method.server.start["model"]
+        server = rounds.merge(server, updates, server_round) | {"model": start}
         bounds.append(math.log(float(server[BOUND])))
     assert np.mean(bounds[60:]) == pytest.approx(norm.ppf(0.7), abs=0.15)
 
@@ -147,4 +146,4 @@ def test_clients_send_updates_that_are_not_clipped_and_one_each():
 def test_a_method_whose_server_sees_every_update_is_refused():
     e = small(method="fedamp")
     with pytest.raises(ValueError, match="clip-quantile must be 0 for a method whose server sees"):
-        AdaptiveClip(1.0, 0.5, 0.2).build().method(trainer(e).method)
+        adaptive_clip(1.0, 0.5, 0.2).method(trainer(e).method)

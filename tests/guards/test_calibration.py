@@ -56,8 +56,8 @@ def test_a_target_that_no_noise_reaches_is_one_line():
 
 
 MEANINGLESS = [
-    ({"privacy": "none", "clip": 0}, "epsilon must be 0 where privacy is none, got 3"),
-    ({"noise_multiplier": 2.0}, "noise-multiplier must be left out where epsilon = 3"),
+    ({"privacy": "none"}, "epsilon = 3.0 needs .*: set another privacy, or a guard that takes"),
+    ({"noise_multiplier": 2.0}, "epsilon = 3.0 needs .*: noise-multiplier = 2.0 ends that"),
     ({"epsilon": math.inf}, "epsilon must be a finite number, got inf"),
     ({"epsilon": -1.0}, "epsilon must be greater than or equal to 0"),
 ]

@@ -14,12 +14,12 @@ from engram.core.method import FromMean, Update
 from engram.core.rounds import merged
 from engram.core.slots import flat, mean_of, unflat
 from engram.core.tree import add_scaled
-from engram.guards.central_noise import CentralNoise
+from engram.guards.central_noise import central_noise
 from engram.guards.chain import chain
 from engram.guards.changes import arrays_of, change_of, changed, rebased, shortened, size_of
-from engram.guards.clip import Clip
+from engram.guards.clip import clip
 from engram.guards.places import At
-from engram.guards.robust.choices import RobustCenter
+from engram.guards.robust.choices import robust_center
 from engram.methods.fedavg import FedAvg
 from engram.methods.pfedme import PFedMe
 from engram.methods.scaffold import Scaffold
@@ -98,7 +98,7 @@ def test_running_statistics_are_passed_over():
 def test_a_center_takes_the_place_of_the_mean_and_a_server_s_step_is_taken_towards_it():
     method = built(PFedMe(server_mix=0.25))
     updates = [Update({"model": draw(c)}, 10.0 * c, 1, c) for c in (1, 2, 3)]
-    (center,) = RobustCenter("median").build().gather(at_of(method, {"model": W}), updates)
+    (center,) = robust_center("median").gather(at_of(method, {"model": W}), updates)
     middle = {n: torch.stack([draw(c)[n] for c in (1, 2, 3)]).median(0).values for n in W}
     assert_close(center.slots["model"], middle)
     assert (center.rows, center.clients) == (60.0, 3)
@@ -112,7 +112,7 @@ ENDS = [draw(7), draw(8), W, {n: leaf + 1e-3 for n, leaf in W.items()}]
 def private(ends=ENDS, settings=None, normal=torch.zeros, multiplier=2.0):
     """Returns the server's slots after updates were bounded by 0.5 and hidden, of 4 clients."""
     method, server = built(settings or FedAvg()), {"model": W}
-    guard = chain(Clip(0.5).build(), CentralNoise(multiplier).build())
+    guard = chain(clip(0.5), central_noise(multiplier))
     at = at_of(method, server, normal=normal)
     updates = [end if isinstance(end, Update) else Update({"model": end}, 10.0) for end in ends]
     found = guard.gather(at, [guard.admit(at, update) for update in updates])

@@ -6,7 +6,8 @@ from torch.testing import assert_close
 
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
-from engram.guards.robust.claims import bounded, impossible, projected
+from engram.guards.robust.claims import impossible, projected
+from engram.guards.robust.compared_claims import compared_claims
 from tests.samples import entry
 
 CLAIMS = {"p/sums": "sums", "p/shares": "shares", "trace": "amount"}
@@ -51,7 +52,7 @@ def test_what_noise_has_moved_out_of_range_is_moved_back():
 
 def test_amounts_are_bounded_by_the_median_amount():
     updates = [update(trace=trace) for trace in (1.0, 2.0, 3.0, 1e30)]
-    found = bounded(CLAIMS, updates, amount=5.0, mean=5.0)
+    found = compared_claims(CLAIMS, amount=5.0, mean=5.0).gather(None, updates)
     # The lower of the middle two is 2.
     assert [float(u.slots["trace"]) for u in found] == [1.0, 2.0, 3.0, 10.0]
 
@@ -60,7 +61,7 @@ def test_a_class_s_mean_is_bounded_by_the_usual_longest_mean_whatever_the_share(
     tiny = torch.tensor([0.0, 0.25, 1e-20])
     spoilt = torch.tensor([[0.0, 0.0], [0.0, 2.0], [30.0, 40.0]])
     updates = [update(), update(), update(sums=spoilt, shares=tiny)]
-    found = bounded(CLAIMS, updates, amount=5.0, mean=5.0)
+    found = compared_claims(CLAIMS, amount=5.0, mean=5.0).gather(None, updates)
     # Means of the honest are (2, 0) and (0, 8): nobody's is longer than 5 * 8.
     for before, after in zip(updates[:2], found[:2], strict=True):
         assert torch.equal(before.slots["p"]["sums"], after.slots["p"]["sums"])

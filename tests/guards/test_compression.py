@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord
 
 from engram.client.disk_memory import DiskStore
 from engram.core.method import Update
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
 from engram.settings.errors import EngramError, Refused
@@ -114,7 +114,7 @@ def test_no_decoded_update_moves_a_private_mean_by_more_than_clip():
     settings = {"privacy": "central", "clip": 0.1, "noise_multiplier": 1e-6}
     e = small(method="fedavg", compress="top-k", clients_per_round=4, **settings)
     t = trainer(e)
-    merge = merge_of(e, t.method, frozenset(), simulated_noise(1))
+    merge = Merge(e, t.method, frozenset(), simulated_noise(1))
     server = merge.method.server.start
     far = {"model": {name: leaf + 100 for name, leaf in server["model"].items()}}
     after = merge(server, [Update(far, 1, 1, 0)], 1)
@@ -136,7 +136,7 @@ def test_changes_of_slots_that_no_client_holds_are_refused():
 def test_an_update_that_is_no_code_is_refused_and_no_node_adds_up_codes():
     e = small(method="fedavg", compress="top-k", hidden="64")
     t = trainer(e)
-    merge, shapes = merge_of(e, t.method, frozenset()), t.shapes
+    merge, shapes = Merge(e, t.method, frozenset()), t.shapes
     assert not merge.combines
     at = merge.at(merge.method.server.start, 1)._replace(like=shapes.sent)
     sent, kept = merge.guard.leave(at, Update(initial_model(t), 1, 1, 0), {})

@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from engram.core.types import Sampled
-from engram.guards.row_noise import RowNoise
+from engram.guards.row_noise import row_noise
 from engram.guards.row_sums import dense_sums, summed
 from tests.samples import entry
 
@@ -55,8 +55,7 @@ TAKEN = torch.tensor([1.0, 0, 1, 1, 0, 1])
 
 def close(one, other):
     assert one.keys() == other.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_a_sum_is_that_of_a_loop_over_rows():
@@ -103,7 +102,7 @@ def test_a_step_is_the_noisy_sum_over_the_expected_number_of_rows(sums):
     size = sum(leaf.numel() for leaf in w.values())
     normal = torch.randn(size, generator=torch.Generator().manual_seed(3))
     step = Sampled(batch, TAKEN, normal, torch.tensor(2.5))
-    found = RowNoise(0.5, 1.5).build().rows(None, SUMS[sums]).gradient(w, step)
+    found = row_noise(0.5, 1.5).rows(None, SUMS[sums]).gradient(w, step)
     expected, at = by_a_loop(w, batch, TAKEN, 0.5, sorted(NAMES)), 0
     for name in sorted(NAMES):  # the order of names
         part = normal[at : at + w[name].numel()].view(w[name].shape)
@@ -126,7 +125,7 @@ def test_rows_of_a_batch_drop_different_units():
 def test_rows_are_seen_in_no_other_way():
     for look in ["loss", "hessian_product", "criterion", "differentiate"]:
         with entry(look):
-            objective = RowNoise(1.0, 1.0).build().rows(None, SUMS["rows"])
+            objective = row_noise(1.0, 1.0).rows(None, SUMS["rows"])
             with pytest.raises(ValueError, match="one gradient of its rows alone"):
                 getattr(objective, look)(network(), rows())
 

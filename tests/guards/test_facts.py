@@ -22,6 +22,9 @@ SETTINGS = [
     {"aggregation": "secure"},
     {"aggregation": "secure", "privacy": "central"},
     {"merge": "median", "bucket_size": 2},
+    {"bucket_size": 2},
+    {"epsilon": 3.0},
+    {"epsilon": 3.0, "noise_multiplier": 2.0},
     {"clip": 0.0},
     {"clip_quantile": 0.5},
     {"clip_quantile": 0.5, "privacy": "central"},
@@ -53,14 +56,14 @@ def refusals():
 
 def test_pairs_of_settings_are_refused_by_facts_none_of_which_is_idle(monkeypatch):
     """Without any one of the facts that a setting needs or ends, the table is another."""
-    parts, parts_of = set(), conflicts._parts
+    parts, parts_of = set(), conflicts.parts_of
 
     def noted(*given):
         found = parts_of(*given)
         parts.update((str(p), frozenset(p.needs), frozenset(p.ends)) for p in found)
         return found
 
-    monkeypatch.setattr(conflicts, "_parts", noted)
+    monkeypatch.setattr(conflicts, "parts_of", noted)
     found = refusals()
     assert found == FROZEN
     table = "\n".join(["", *found, ""])

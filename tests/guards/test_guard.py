@@ -1,5 +1,7 @@
 """Chains of guards, and the chains that settings name."""
 
+from math import inf
+
 import pytest
 import torch
 
@@ -7,9 +9,10 @@ from engram.core.method import Update
 from engram.core.rounds import merged
 from engram.guards.chain import chain, parted
 from engram.guards.changes import change_of, length_of
-from engram.guards.clip import Clip, LocalNoise
-from engram.guards.guard import Guard, Refusal
-from engram.guards.robust.choices import Buckets, RobustCenter
+from engram.guards.clip import clip, local_noise
+from engram.guards.guard import Guard
+from engram.guards.refusals import Refusal
+from engram.guards.robust.choices import buckets, robust_center
 from engram.guards.robust.lengths import FAR
 from engram.methods.fedavg import FedAvg
 from engram.methods.scaffold import Scaffold
@@ -19,13 +22,20 @@ from tests.methods.problem import W, built, draw
 AT = at_of(built(FedAvg()), {"model": W})
 
 
+def test_scores_have_the_noise_of_all_guards_and_none_that_one_of_them_does_not_cover():
+    """Local noise of multiplier 2 on one bounded score has a deviation of 1, so hypot(1, 3)."""
+    more = Guard("more", report=lambda ranges: {"accuracy": 3.0, "loss": 1.0})
+    found = chain(local_noise(1.0, 2.0), more).report({"accuracy": 1.0, "loss": inf})
+    assert found == {"accuracy": 10**0.5}
+
+
 def refuse(reason):
     return Guard(reason, admit=lambda at, update: Refusal("range", reason, update))
 
 
 def test_guards_act_one_after_the_other_and_the_first_refusal_stands():
     update = Update({"model": draw(1)}, 1.0)
-    bounded = chain(Clip(0.5).build(), Clip(0.2).build()).admit(AT, update)
+    bounded = chain(clip(0.5), clip(0.2)).admit(AT, update)
     assert length_of(change_of(AT, bounded)) == pytest.approx(0.2, rel=1e-5)
     assert chain(refuse("one"), refuse("other")).admit(AT, update).reason == "one"
     assert chain().admit(AT, update) is update
@@ -34,7 +44,7 @@ def test_guards_act_one_after_the_other_and_the_first_refusal_stands():
 def test_a_guard_is_told_the_bound_of_what_stands_before_it():
     seen = []
     look = Guard("look", gather=lambda at, updates: seen.append(at.bound) or updates)
-    chain(look, Clip(0.5).build(), look, LocalNoise(0.5, 1.0).build(), look).gather(AT, [None])
+    chain(look, clip(0.5), look, local_noise(0.5, 1.0), look).gather(AT, [None])
     assert seen == [float("inf"), 0.5, float("inf")]
 
 
@@ -58,9 +68,11 @@ def test_what_guards_encode_is_decoded_in_reverse_and_each_has_a_memory_of_its_o
     assert kept == {"one": 1, "two": 4}
     for name, x in guard.arrive(AT, left).slots["model"].items():
         torch.testing.assert_close(x, W[name])
+    with pytest.raises(ValueError, match="slots that guards keep must be different, got"):
+        chain(counting("one", 2.0), counting("one", 5.0))
     wrong = chain(counting("one", 2.0), refuse("other")._replace(arrive=refuse("other").admit))
     assert wrong.arrive(AT, left).reason == "other"
-    assert [x.encodes for x in (guard, chain(), chain(Clip(1.0).build()))] == [True, False, False]
+    assert [x.encodes for x in (guard, chain(), chain(clip(1.0)))] == [True, False, False]
 
 
 def test_refused_updates_go_no_further_and_are_named():
@@ -91,13 +103,12 @@ def test_buckets_count_their_clients_and_statistics_of_differences_are_bounded()
     start = method.server.start
     ones = {"model": start["model"], "change": {n: torch.ones_like(x) for n, x in W.items()}}
     updates = [Update(ones, 10.0, 1, c) for c in range(4)]
-    guard = chain(Buckets(2).build(), RobustCenter("median").build())
+    guard = chain(buckets(2), robust_center("median"))
     found = [
         merged(method, start, g.gather(at_of(method, start), updates))["control"]
-        for g in (guard, RobustCenter("median").build())
+        for g in (guard, robust_center("median"))
     ]
-    for name, leaf in found[0].items():
-        torch.testing.assert_close(leaf, found[1][name])
+    torch.testing.assert_close(found[0], found[1])
     name = next(iter(W))
     at = at_of(method, start, running={name})
     moved = change_of(at, updates[0])

@@ -67,9 +67,8 @@ def test_each_client_is_clipped_by_itself(method, engine):
     lengths = [float(norm(update)) for update in updates(free, model)]
     bound = sum(sorted(lengths)[1:3]) / 2  # two are within it
     held, _ = trained(method=method, engine=engine, clip=bound)
-    for before, after, length in zip(
-        updates(free, model), updates(held, model), lengths, strict=True
-    ):
+    pairs = zip(updates(free, model), updates(held, model), lengths, strict=True)
+    for before, after, length in pairs:
         share = min(1.0, bound / length)
         assert_same(after, {name: share * leaf for name, leaf in before.items()}, atol=1e-6)
         assert float(norm(after)) <= bound * (1 + 1e-5)

@@ -6,7 +6,6 @@ of many numbers each: the lower bound of epsilon that an attacker finds from the
 """
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,18 +21,18 @@ from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.accounting.composition import costs, planned, spent
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.calibration import noise_multiplier, plan_of
-from engram.guards.central_noise import CentralNoise
+from engram.guards.central_noise import central_noise
 from engram.guards.chain import chain
 from engram.guards.changes import change_of
-from engram.guards.clip import Clip, LocalNoise
+from engram.guards.clip import clip, local_noise
 from engram.guards.guard import Guard
 from engram.guards.places import Sum
 from engram.guards.presets import protections
-from engram.guards.row_noise import RowNoise
+from engram.guards.row_noise import row_noise
 from engram.guards.row_sums import summed
 from engram.guards.secure.noise import deviation, discrete_gaussian
 from engram.guards.secure.quantize import levels, room_of
-from engram.guards.secure.secure_sum import SecureSum
+from engram.guards.secure.secure_sum import secure_sum
 from engram.methods.fedavg import FedAvg
 from engram.settings.experiment import Experiment
 from tests.epsilons import DELTA, gaussian
@@ -116,7 +115,7 @@ def stranger(first, second):
 
 
 def test_a_guard_that_nobody_knows_is_accounted_for(monkeypatch):
-    guard = chain(Clip(1.0).build(), stranger(4.0, 3.0))
+    guard = chain(clip(1.0), stranger(4.0, 3.0))
     e = Experiment(**preset())
     for module in (accountant, guarantee):
         monkeypatch.setattr(module, "protections", lambda e: guard)
@@ -156,8 +155,7 @@ def test_releases_that_hide_different_things_have_no_epsilon_together():
 MANY, LARGE = 40_000, 0.01  # numbers, and a delta at which these bounds are tight
 
 
-def central(settings):
-    guard = settings.build()
+def central(guard, _):
     at = at_of(built(FedAvg()), {"model": {"w": torch.zeros(MANY)}})._replace(bound=0.5, asked=1)
     at = at._replace(normal=lambda size, stream: torch.randn(size))
 
@@ -168,24 +166,21 @@ def central(settings):
     return noised(0.5), noised(0.0)
 
 
-def local(settings):
-    guard = settings.build()
-    at = at_of(built(FedAvg()), {"model": {"w": torch.zeros(1)}})._replace(
-        server={"model": {"w": torch.zeros(1)}}
-    )
+def local(guard, _):
+    zero = {"model": {"w": torch.zeros(1)}}
+    at = at_of(built(FedAvg()), zero)._replace(server=zero)
 
     def noised(influence):
         xi = torch.randn(MANY, 1)
         sent = {"model": {"w": torch.full((MANY, 1), 9 * influence)}}
-        return leave_together(guard, at._replace(normal=lambda *_: xi), {}, sent)["model"]["w"][
-            :, 0
-        ].double()
+        left = leave_together(guard, at._replace(normal=lambda *_: xi), {}, sent)
+        return left["model"]["w"][:, 0].double()
 
     return noised(1.0), noised(-1.0)
 
 
-def rows(settings):
-    objective = settings.build().rows(None, summed(lambda w, batch: (batch[0] * w["w"]).sum()))
+def rows(guard, _):
+    objective = guard.rows(None, summed(lambda w, batch: (batch[0] * w["w"]).sum()))
 
     def noised(taken):
         batch = torch.full((MANY, 1, 1), 9.0), torch.zeros(MANY, 1)
@@ -195,10 +190,10 @@ def rows(settings):
     return noised(1.0), noised(0.0)
 
 
-def shared(settings):
+def shared(_, z):
     """Noise of the fewest sites that a sum has."""
     total, entropy = Sum(3, 3, 2), np.random.default_rng(0).bytes
-    spread, room = (f(total, settings.multiplier) for f in (partial(deviation, size=MANY), room_of))
+    spread, room = (f(total, z) for f in (partial(deviation, size=MANY), room_of))
 
     def noised(influence):
         shares = [discrete_gaussian(MANY, spread, entropy) for _ in range(total.least)]
@@ -208,18 +203,17 @@ def shared(settings):
 
 
 AUDITS = {  # all with the influence of one deviation
-    "central": (CentralNoise(1.0), central),
-    "local": (LocalNoise(0.5, 2.0), local),
-    "rows": (RowNoise(0.5, 1.0), rows),
-    "shared": (SecureSum(1.0), shared),
+    "central": (central_noise, 1.0, central),
+    "local": (partial(local_noise, 0.5), 2.0, local),
+    "rows": (partial(row_noise, 0.5), 1.0, rows),
+    "shared": (secure_sum, 1.0, shared),
 }
 
 
 @pytest.mark.parametrize("name", AUDITS)
 def test_an_audit_finds_what_is_claimed_and_half_of_the_noise(name):
     torch.manual_seed(0)
-    settings, mechanism = AUDITS[name]
-    claimed = spent(settings.build().releases(Plan(rounds=1)), 1, LARGE)
-    half = replace(settings, multiplier=settings.multiplier / 2)
-    assert 0.75 * gaussian(1.0, LARGE) < found_by(*mechanism(settings), LARGE) <= claimed
-    assert found_by(*mechanism(half), LARGE) > claimed
+    guard, z, mechanism = AUDITS[name]
+    claimed = spent(guard(z).releases(Plan(rounds=1)), 1, LARGE)
+    assert 0.75 * gaussian(1.0, LARGE) < found_by(*mechanism(guard(z), z), LARGE) <= claimed
+    assert found_by(*mechanism(guard(z / 2), z / 2), LARGE) > claimed

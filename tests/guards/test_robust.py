@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from engram.core.method import Update
-from engram.guards.robust.centers import (
-    centered_clipping,
-    geometric_median,
-    krum,
-    median,
-    mixtures,
-    multi_krum,
-    nearest_mixing,
-    trimmed_mean,
-)
-from engram.guards.robust.choices import Buckets
+from engram.guards.robust.centers import centered_clipping, geometric_median, median, trimmed_mean
+from engram.guards.robust.choices import buckets
+from engram.guards.robust.neighbors import krum, mixtures, multi_krum, nearest, nearest_mixing
 from engram.guards.robust.weight_limit import bounded, weight_limit
 from engram.methods.fedavg import FedAvg
 from tests.guards.test_changes import at_of
@@ -104,6 +96,21 @@ def test_multi_krum_is_the_mean_of_the_best_scores():
             assert_same(krum(of_rows(x), malicious), of_rows(x)[best[0]])
 
 
+def test_a_liar_that_krum_takes_is_near_others_that_need_not_have_one_mean():
+    """Others are in two clusters; of the clusters of two, f = 2 leaves out both models."""
+    taken = 0
+    for seed in range(40):
+        x, (n, f) = rows(9, seed) + 4 * (np.arange(9) % 2)[:, None], (9, 2)
+        x[:f] = x[3:6].mean(0) + 0.05 * seed * rows(1, seed + 99)  # liars agree on one lie
+        far = np.linalg.norm(x[:, None] - x[None], axis=2)
+        most = far[f:, f:].max() * np.sqrt((n - f - 2) / (n - 2 * f - 1))
+        lies = [i for i in nearest(of_rows(x), f) if i < f]
+        taken += len(lies)
+        assert all(far[i, f:].min() <= most for i in lies)
+    assert taken > 10
+    assert nearest(points(0, 0.1, 0.2, 10, 10.1, 0.3, 0.4, 0.5, 0.6), 2) == [0, 1, 2, 5, 6, 7, 8]
+
+
 def test_the_geometric_median_has_the_least_sum_of_distances():
     for count in [1, 2, 5, 8]:
         with entry(count):
@@ -133,7 +140,7 @@ def test_buckets_are_means_in_the_order_that_is_drawn():
     updates = [Update({"model": row}, 1) for row in of_rows(x)]
     order = np.random.default_rng(0).permutation(5)
     at = at_of(built(FedAvg()), {})._replace(drawn=lambda stream: np.random.default_rng(0))
-    found = Buckets(2).build().gather(at, updates)
+    found = buckets(2).gather(at, updates)
     expected = [x[order[:2]].mean(0), x[order[2:4]].mean(0), x[order[4]]]
     np.testing.assert_allclose([row_of(u.slots["model"]) for u in found], expected, rtol=1e-6)
 

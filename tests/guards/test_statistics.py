@@ -12,7 +12,7 @@ from torch import nn
 import engram
 from engram.core.method import Update
 from engram.core.slots import unflat
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
 from engram.settings.errors import Refused
 from engram.strategies.screening import Accepted
@@ -115,7 +115,7 @@ def test_no_server_step_moves_statistics_and_they_move_no_parameter(case, experi
     e = experiment(**({"method": "fedavg", "max_norm": 1e9} | SETTINGS[case]))
     draw = torch.Generator().manual_seed(2)
     t = trainer(e)
-    ours = merge_of(e, t.method, t.learner.network.running)
+    ours = Merge(e, t.method, t.learner.network.running)
     server = ours.method.server.start
     models = [
         {n: torch.rand(p.shape, generator=draw) * 10.0**i for n, p in server["model"].items()}

@@ -104,8 +104,7 @@ def test_gpfl():
     first = {c: by_hand(method.server.start, head(W), torch.zeros(3), c, 1) for c in (1, 4)}
     common = by_rows({c: sent for c, (sent, _, _) in first.items()})
     sent, own, counts = by_hand(common, *first[1][1:], 1, 2)
-    for slot, expected in sent.items():
-        assert_close(server[slot], expected, **CLOSE)
+    assert_close(server, sent, **CLOSE)
     assert_close(memories[1]["counts"], counts)
     found = served(method, server, memories, 1)
     assert_close(found.models[0], sent["model"] | own, **CLOSE)

@@ -154,8 +154,7 @@ def test_a_run_with_functions_is_resumed_with_them():
     first = run(**given, num_rounds=2, checkpoint_every=1, eval_every=2)
     more = {"resume": first.folder, "num_rounds": 4, "progress": False, "model": LINEAR}
     resumed = engram.simulate(hospitals(), **more, **given)
-    for name, leaf in whole.model.items():
-        torch.testing.assert_close(resumed.model[name], leaf)
+    torch.testing.assert_close(resumed.model, whole.model)
     LOSSES.clear()
     words = "loss must be one of your own: a function, in Python, or a plug-in's .*, got 'squares'"
     with pytest.raises(Refused, match=words):

@@ -100,8 +100,7 @@ def cohort(make):
 
 def close(found, expected):
     assert set(found) == set(expected)
-    for name, leaf in expected.items():
-        torch.testing.assert_close(found[name], leaf, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", NETWORKS)

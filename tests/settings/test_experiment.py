@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import engram
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.methods.pfedme import PFedMe as PFedMeItself
 from engram.scoring.metrics import METRICS
 from engram.settings import experiment
@@ -312,7 +312,7 @@ OUT_OF_RANGE = [
     ({"memory": "keep"}, "memory must be 'reset' or 'carry', got 'keep'"),
     ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
     ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
-    ({"bucket_size": 2}, "bucket-size must be 1 where merge is mean, which buckets do not"),
+    ({"bucket_size": 2}, "bucket-size = 2 needs .* robust center of updates: merge is mean"),
     (
         {"merge": "multi-krum", "num_malicious": 1, "bucket_size": 3},
         "merge = multi-krum needs at least 5 updates a round, got 4: see clients-per-round",
@@ -414,8 +414,8 @@ def test_a_step_that_a_setting_makes_the_server_s_own_has_no_other():
     settings = {"server_mix": 0.5, "server_step": "universal"}
     method = problem.built(PFedMeItself(server_mix=0.5))
     with pytest.raises(Refused, match="server-step must be replace for pfedme, whose server has"):
-        merge_of(small(method="pfedme", **settings), method, frozenset())
-    assert merge_of(small(method="pfedme"), method, frozenset()).combines
+        Merge(small(method="pfedme", **settings), method, frozenset())
+    assert Merge(small(method="pfedme"), method, frozenset()).combines
 
 
 STEP_SIZES = [

@@ -14,7 +14,6 @@ from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
 from engram.server.grid import PatientGrid
 from engram.server.run import run
-from engram.settings.conflicts import combines
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
@@ -67,7 +66,7 @@ def test_every_engine_gives_the_same_run(tmp_path, settings, warnings_of_engram)
     direct = outcome(e, tmp_path / "direct")
     warned = warnings_of_engram.messages
     # Of means alone, which one node sends in this process, too.
-    for runs in (messages, *([on_a_node] if combines(e, e.own) else [])):
+    for runs in (messages, *([on_a_node] if e.combines else [])):
         warnings_of_engram.clear()
         found = outcome(e, tmp_path / str(runs), runs)
         assert found[:-1] == direct[:-1]

@@ -17,9 +17,9 @@ from scipy.stats import beta
 
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
-from engram.guards.accounting.accountant import spent
+from engram.guards.accounting.guarantee import spent
 from engram.guards.calibration import plan_of
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
 from engram.guards.secret_samples import poisson_cohort, subset_cohort
 from engram.strategies.rounds import Rounds
@@ -57,7 +57,7 @@ def audited(e, multiplier):
     seen, unseen = [], []
     for seed in range(4):
         noise = simulated_noise(seed)
-        merge, server = merge_of(noisy, method, frozenset(), noise), method.server.start
+        merge, server = Merge(noisy, method, frozenset(), noise), method.server.start
         before = vector(server)
         for server_round in range(1, ROUNDS + 1):
             drawn = range(clients)

@@ -11,7 +11,7 @@ from engram.core.method import Update
 from engram.core.rounds import merged
 from engram.core.slots import flat, over_slots, pick
 from engram.data.load_federation import federated_data
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.guards.noise import secret_noise
 from engram.settings.errors import RunStopped
 from engram.settings.families import METHODS
@@ -89,7 +89,7 @@ def test_a_server_that_sees_every_update_is_kept_from_those_that_multi_krum_leav
         else u
         for u in honest
     ]
-    found = merge_of(e, t.method, frozenset())(t.method.server.start, sent, 1)
+    found = Merge(e, t.method, frozenset())(t.method.server.start, sent, 1)
     others = [u for u in honest if u.client not in liars]
     assert_same(flat(found), flat(merged(t.method, t.method.server.start, others)))
 

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Error, Message
 
 from engram.core.method import FromEach
 from engram.core.slots import mean_of, replace
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.settings.errors import RunStopped
 from engram.strategies.reply_border import Kind
 from engram.wire.wire import to_record
@@ -31,7 +31,7 @@ def asking_for_each(rounds):
     method = merge.method
     each = FromEach(lambda server, updates: replace(server, mean_of(updates, "clients")))
     method = method._replace(server=method.server._replace(merge=each))
-    return rounds._replace(merge=merge_of(merge.settings, method, merge.running, merge.noise))
+    return rounds._replace(merge=Merge(merge.settings, method, merge.running, merge.noise))
 
 
 class Siege:

@@ -9,7 +9,8 @@ from engram.core.method import Update
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.tree import add_scaled, clip, norm
 from engram.guards.noise import simulated_noise
-from engram.guards.robust.centers import krum, median, trimmed_mean
+from engram.guards.robust.centers import median, trimmed_mean
+from engram.guards.robust.neighbors import krum
 from engram.settings.families import METHODS
 from engram.strategies.rounds import draw_cohort
 from engram.wire.wire import to_params, to_record

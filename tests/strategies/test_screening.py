@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from engram.core.method import Served
 from engram.core.method_shapes import Shapes
 from engram.core.tree import distance
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.guards.noise import secret_noise
 from engram.methods.fedavg import FedAvg
 from engram.scoring.evaluation import Impossible
@@ -45,7 +45,7 @@ def sent(params):
 def merge_by(merge="mean", running=()):
     """The server's merge of FedAvg, of networks with such running statistics."""
     settings = small(method="fedavg", merge=merge)
-    return merge_of(settings, FEDAVG, frozenset(running), secret_noise)
+    return Merge(settings, FEDAVG, frozenset(running), secret_noise)
 
 
 def reply(params=None, metrics=None, details=None, error=None):

@@ -7,7 +7,7 @@ import torch
 
 from engram.core.method import FromMean, Update
 from engram.core.slots import mean_of, over_slots
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.settings.families import family
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import Rounds
@@ -106,4 +106,4 @@ def test_dittos_common_model_is_fedavgs(tmp_path, weighting):
 def test_a_merge_keeps_the_method_of_the_paper_where_it_is_asked_for():
     e = small(method="ditto", weighting="paper")
     t = trainer(e)
-    assert merge_of(e, t.method, frozenset()).method is t.method
+    assert Merge(e, t.method, frozenset()).method is t.method

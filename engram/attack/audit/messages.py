@@ -20,7 +20,7 @@ from engram.core.rounds import received_by
 from engram.core.slots import over_slots
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
 from engram.guards.presets import client_guards
 from engram.home.run_models import LearnedNetworks
@@ -96,7 +96,7 @@ class _Attack:
         # Whoever adds central noise, the sum has as much of it.
         e = self.trainer.experiment.model_copy(update={"aggregation": "plain"})
         running = self.trainer.learner.network.running
-        merge = merge_of(e, self.method, running, simulated_noise(e.seed))
+        merge = Merge(e, self.method, running, simulated_noise(e.seed))
         sent = self._sent(cohort)
         updates = [
             Update(over_slots(lambda leaf, i=i: leaf[i], sent), len(train.rows[c]), 1, c)

@@ -21,10 +21,10 @@ from engram.core.method import Method, Slots, Update
 from engram.core.method_shapes import Shapes
 from engram.core.process_modes import elsewhere
 from engram.core.slots import flat, over_slots, unflat
-from engram.core.streams import Stream, generator, uniform
+from engram.core.streams import Stream, fresh, generator, uniform
 from engram.core.tree import select
 from engram.core.types import Params
-from engram.guards.chain import fresh, parted
+from engram.guards.chain import parted
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
 from engram.guards.guard import Guard
@@ -67,7 +67,7 @@ class Sending:
         In one process clients send the slots that their bytes stand for.
         """
         (_, clients, own), guard, number = chunk, self.guard, asked.server_round
-        if not guard.leaves:
+        if not guard.acts("leave"):
             return done, []
         if done.broken and self.covers:
             who = few([clients[i] for i in done.broken], self.names)

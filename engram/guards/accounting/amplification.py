@@ -1,7 +1,6 @@
 """Privacy amplified by sampling, by Google's ``dp-accounting``, imported on demand.
 
-In each round some clients are drawn in secret, and the sum of their clipped updates gets normal
-noise.
+In each round some clients are drawn in secret, and the sum of their clipped updates gets noise.
 
 If each takes part with probability q, independently of everything, that is the Poisson-subsampled
 Gaussian mechanism. Two federations are adjacent if one is the other with a client more (add or

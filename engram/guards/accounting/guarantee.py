@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from engram.guards.accounting.composition import planned
+from engram.guards.accounting import composition
 from engram.guards.accounting.releases import hidden_by
 from engram.guards.calibration import noise_multiplier, plan_of
 from engram.guards.presets import protections
@@ -65,6 +65,18 @@ def guarantee(e: Experiment) -> str:
     return f"{told}; above 10, which protects hardly anybody: {mended}"
 
 
+def spent(e: Experiment, answers: int, rows: int = 1) -> float:
+    """Returns the epsilon, at ``delta``, of a client after a number of answers.
+
+    Where cohorts are secret, these are all rounds that have begun; otherwise those in which the
+    client was asked. Where single rows are hidden, it is that of a row of a client with so many.
+
+    Raises:
+        Refused: As ``noise_multiplier``, or dp-accounting is needed and not installed.
+    """
+    return composition.spent(protections(e).releases(plan_of(e, rows)), answers, e.delta)
+
+
 def is_weak(e: Experiment) -> bool:
     """Whether a run has privacy by name only: its epsilon may be above 10."""
     most = _known(e)
@@ -72,10 +84,10 @@ def is_weak(e: Experiment) -> bool:
 
 
 def _noise_in_words(e: Experiment) -> str:
-    if e.privacy == "none":
-        return f"privacy by {e.guards}"
     solved_for, first = " (for epsilon)" * (e.epsilon > 0), " at first" * (e.clip_quantile > 0)
     noise = f"noise-multiplier {noise_multiplier(e):g}{solved_for}"
+    if e.privacy == "none":
+        return f"privacy by {e.guards}" + f" of {noise}" * (e.epsilon > 0)
     return f"{e.privacy} privacy by {noise} and clip {e.clip:g}{first}"
 
 
@@ -84,4 +96,4 @@ def _known(e: Experiment) -> float | None:
     guard, plan = protections(e), plan_of(e)
     if guard.releases(plan) != guard.releases(plan._replace(rows=_ANY_ROWS)):
         return None
-    return planned(guard.releases(plan), plan, e.delta)
+    return composition.planned(guard.releases(plan), plan, e.delta)

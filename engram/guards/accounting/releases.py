@@ -82,5 +82,6 @@ def hidden_by(releases: Iterable[Release]) -> tuple[Unit, Neighbors]:
     """
     found = {(release.unit, release.neighbors) for release in releases}
     if len(found) != 1:
-        raise Refused(f"releases must hide the same, got {sorted(found)}")
+        got = ", ".join(" ".join(pair) for pair in sorted(found))
+        raise Refused(f"releases must hide the same, got {got}: leave one out of privacy or guards")
     return found.pop()

@@ -13,8 +13,9 @@ from engram.core.streams import Stream
 from engram.core.types import Params
 from engram.guards.compression.codes import CODE, Coder, Layout, unfilled
 from engram.guards.facts import Fact
-from engram.guards.guard import Guard, Refusal
+from engram.guards.guard import Guard
 from engram.guards.places import At
+from engram.guards.refusals import Refusal
 
 _RESIDUAL: Final = "residual"
 

@@ -15,8 +15,7 @@ def top_k(share: float) -> Coder:
     """Keeps the largest numbers and their places; the others are zero.
 
     Of an array of n numbers, ceil(share n) are kept, with share in (0, 1]; of equal ones the first.
-    A place takes as many whole bytes as n - 1 does. Where all numbers would take no more bytes, all
-    are sent.
+    A place takes as many whole bytes as n - 1 does. All are sent where they take no more bytes.
     """
 
     def kept(count: int) -> int:

@@ -1,24 +1,18 @@
 """Robust centers of a round's models, which a minority of arbitrary models cannot move far.
 
-Blanchard et al. Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. NeurIPS
-2017. Yin et al. Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML
-2018. Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Transactions on
-Signal Processing 2022. Karimireddy, He, Jaggi. Learning from History for Byzantine Robust
-Optimization. ICML 2021; Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing. ICLR
-2022. Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan. Fixing by Mixing: A Recipe for Optimal
-Byzantine ML under Heterogeneity. AISTATS 2023. Every model counts once, whatever weight is claimed
-for it. Models are given in the order of their clients, so that every engine breaks ties in the same
-way.
+Yin et al. Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML 2018.
+Pillutla, Kakade, Harchaoui. Robust Aggregation for Federated Learning. IEEE Transactions on Signal
+Processing 2022. Karimireddy, He, Jaggi. Learning from History for Byzantine Robust Optimization.
+ICML 2021. Every model counts once, whatever weight is claimed for it. Models are given in the order
+of their clients, so that every engine breaks ties in the same way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from engram.core.types import Params
-
-Center = Callable[[Sequence[Params]], Params]
 
 
 def trimmed_mean(models: Sequence[Params], cut: int) -> Params:
@@ -30,8 +24,7 @@ def trimmed_mean(models: Sequence[Params], cut: int) -> Params:
     Args:
         models: n >= 1 models.
         cut: Number of values to leave out at either end; >= 0, where 0 gives the plain mean. If
-            nothing would be left, only the middle value (n odd) or two (n even) remain, which is
-            the median.
+            nothing would be left, the middle value (n odd) or two (n even) are: the median.
     """
     n = len(models)
     cut = min(cut, (n - 1) // 2)
@@ -52,37 +45,6 @@ def median(models: Sequence[Params]) -> Params:
     return trimmed_mean(models, len(models))
 
 
-def krum(models: Sequence[Params], malicious: int) -> Params:
-    """Returns the model that is nearest to its n - malicious - 2 nearest others.
-
-    That is the model i with the smallest sum of ``|x_i - x_j|^2`` over them; of several, the
-    first (Blanchard et al., Sec. 4). It withstands ``malicious`` arbitrary models if
-    2 * malicious + 2 < n. With fewer models it still returns one of them, and considers at least
-    one neighbor.
-
-    Args:
-        models: n >= 1 models.
-        malicious: Number of models that may be arbitrary; >= 0.
-    """
-    scores = _krum_scores(_stacked(models), malicious).tolist()
-    return models[min(range(len(models)), key=scores.__getitem__)]
-
-
-def multi_krum(models: Sequence[Params], malicious: int) -> Params:
-    """Returns the mean of the ``nearest`` models (Blanchard et al., Sec. 4, m = n - f)."""
-    return _like(_stacked(models)[nearest(models, malicious)].mean(0), models[0])
-
-
-def nearest(models: Sequence[Params], malicious: int) -> list[int]:
-    """Returns the indices, ascending, of the n - malicious models with the smallest scores of Krum.
-
-    Of equal scores, the first models.
-    """
-    order = _krum_scores(_stacked(models), malicious).argsort(stable=True)
-    chosen: list[int] = order[: max(1, len(models) - malicious)].sort().values.tolist()
-    return chosen
-
-
 def geometric_median(models: Sequence[Params], steps: int = 64, smooth: float = 1e-6) -> Params:
     """Returns the geometric median of models: RFA.
 
@@ -99,7 +61,7 @@ def geometric_median(models: Sequence[Params], steps: int = 64, smooth: float = 
         steps: The most steps; it stops before where z moves by less than nu.
         smooth: nu, in median distances of the models from the first z; > 0.
     """
-    x = _stacked(models)
+    x = stacked(models)
     z = x.median(0).values
     least = max(smooth * float((x - z).norm(dim=1).median()), 1e-30)
     for _ in range(steps):
@@ -107,7 +69,7 @@ def geometric_median(models: Sequence[Params], steps: int = 64, smooth: float = 
         before, z = z, weights @ x / weights.sum()
         if float((z - before).norm()) < least:
             break
-    return _like(z, models[0])
+    return like(z, models[0])
 
 
 def centered_clipping(models: Sequence[Params], steps: int = 3) -> Params:
@@ -120,53 +82,22 @@ def centered_clipping(models: Sequence[Params], steps: int = 3) -> Params:
     and leaves tau to be tuned. Here nothing is kept, so that any method's clients may come and go,
     and tau is the median of the models' distances from the start.
     """
-    x = _stacked(models)
+    x = stacked(models)
     v = x.median(0).values
     radius = (x - v).norm(dim=1).median()
     for _ in range(steps):
         away = x - v
         scale = (radius / away.norm(dim=1).clamp(min=torch.finfo(x.dtype).tiny)).clamp(max=1)
         v = v + (scale[:, None] * away).mean(0)
-    return _like(v, models[0])
+    return like(v, models[0])
 
 
-def nearest_mixing(models: Sequence[Params], malicious: int) -> Params:
-    """Returns the trimmed mean of mixtures, by nearest-neighbor mixing: NNM.
-
-    For each model, its mixture is the mean of the n - malicious models that are nearest to it, with
-    itself among them (Allouah et al., Alg. 2). See ``mixtures``.
-
-    As many values as models may be arbitrary are left out at either end.
-    """
-    return trimmed_mean(mixtures(models, malicious), malicious)
-
-
-def mixtures(models: Sequence[Params], malicious: int) -> list[Params]:
-    """Returns the mean of the n - malicious models nearest to each one.
-
-    Of any n - f models x_i with the mean x', where f is ``malicious``, the mixtures y_i lie closely
-    around the mean, whatever the others are (Allouah et al., Lemma 1):
-
-        mean_i |y_i - x'|^2 <= 8 f / (n - f) mean_i |x_i - x'|^2
-    """
-    flat = _stacked(models)
-    far = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist")
-    nearest = far.sort(dim=1, stable=True).indices[:, : max(1, len(flat) - malicious)]
-    return [_like(flat[some].mean(0), models[0]) for some in nearest.sort(dim=1).values]
-
-
-def _krum_scores(flat: torch.Tensor, malicious: int) -> torch.Tensor:
-    """Returns each model's sum of squared distances to its n - malicious - 2 nearest others."""
-    n = len(flat)
-    squares = torch.cdist(flat, flat).square().fill_diagonal_(torch.inf)
-    nearest = squares.sort(dim=1).values[:, : min(max(1, n - malicious - 2), n - 1)]
-    return nearest.sum(dim=1)
-
-
-def _stacked(models: Sequence[Params]) -> torch.Tensor:
+def stacked(models: Sequence[Params]) -> torch.Tensor:
+    """Returns models as rows of a matrix in float64."""
     return torch.stack([torch.cat([x.flatten() for x in m.values()]) for m in models]).double()
 
 
-def _like(row: torch.Tensor, model: Params) -> Params:
+def like(row: torch.Tensor, model: Params) -> Params:
+    """Returns a row of ``stacked`` as a model like another."""
     parts = torch.split(row, [x.numel() for x in model.values()])
     return {n: part.view_as(x).to(x) for (n, x), part in zip(model.items(), parts, strict=True)}

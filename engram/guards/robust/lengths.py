@@ -1,7 +1,6 @@
 """Comparison of a round's updates by the norms of their changes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,8 +10,9 @@ from engram.core.slots import flat
 from engram.core.tree import distance
 from engram.core.types import Params
 from engram.guards.changes import changed, is_running, origin
-from engram.guards.guard import Guard, Refusal
+from engram.guards.guard import Guard
 from engram.guards.places import At
+from engram.guards.refusals import Refusal
 
 _TIMES: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _LEAST: Final = 3  # updates among which one is usual: of two, nobody knows which
@@ -37,8 +37,7 @@ def _refuse_far(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]
 
 
 FAR: Final = Guard("distance", least=2, gather=_refuse_far)
-"""Refuses replies with models that moved much farther than most: finite numbers can be as harmful
-as infinite ones.
+"""Refuses replies with models that moved much farther than most, which may do as much harm as NaN.
 
 A node is one of many, however many clients it hosts. Of two replies, and where most models have not
 moved, there is no usual distance: one is then refused if it is farther than the other by that
@@ -46,31 +45,23 @@ factor, and far beyond the old model's own size.
 """
 
 
-@dataclass(frozen=True)
-class NormBound:
-    """Shortens changes that are longer than ``most`` times the median one.
+def norm_bound(most: float) -> Guard:
+    """Builds a bound on the norms of changes: ``most`` >= 1 times the median one.
 
     Sun, Kairouz, Suresh, McMahan. Can You Really Backdoor Federated Learning? 2019, have a constant
     in its place. Models count together, since small parts of them differ most between honest
     clients; running statistics, and every other slot, count by themselves: the length of a model's
-    change says nothing of that of a statistic. What most clients leave as it is has no usual
-    length, and no bound.
+    change says nothing of that of a statistic. What most clients leave as it is has no bound.
     """
 
-    most: float  # largest norm of a change, in norms of the median one, >= 1
+    def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
+        lengths = [_lengths(at, update) for update in updates]
+        limits = {
+            group: most * float(np.median([own[group] for own in lengths])) for group in lengths[0]
+        }
+        return [_bounded(at, u, own, limits) for u, own in zip(updates, lengths, strict=True)]
 
-    def build(self) -> Guard:
-        """Builds the guard."""
-
-        def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
-            lengths = [_lengths(at, update) for update in updates]
-            limits = {
-                group: self.most * float(np.median([own[group] for own in lengths]))
-                for group in lengths[0]
-            }
-            return [_bounded(at, u, own, limits) for u, own in zip(updates, lengths, strict=True)]
-
-        return Guard("norm-bound", least=_LEAST, gather=gather)
+    return Guard("norm-bound", least=_LEAST, gather=gather)
 
 
 def _bounded(at: At, update: Update, lengths: dict[str, float], limits: dict[str, float]) -> Update:

@@ -26,8 +26,7 @@ def weight_limit(weights: npt.ArrayLike, multiple: float) -> Array:
     does not change their limit, since c >= 1.
 
     Args:
-        weights: Shape (M,) or (M, d), at least 0; columns are separate. 0: the client does not
-            count.
+        weights: Shape (M,) or (M, d), at least 0; columns are separate. Clients of 0 do not count.
         multiple: c, at least 1. Infinity sets no limit.
 
     Returns:

@@ -19,7 +19,8 @@ from engram.guards.presets import client_guards
 from engram.guards.secure.secure_parties import Parties
 from engram.guards.secure.shares import Entropy
 from engram.guards.secure.stages import Asked, Stages
-from engram.guards.secure.wire import SECURE, digests, read_entries
+from engram.guards.secure.terms import check_work
+from engram.guards.secure.wire import SECURE, read_entries
 from engram.settings.errors import REFUSED, EngramError, Refused, one_line
 from engram.wire.wire import ARRAYS, CLIENTS, METRICS, config_of, read_list, to_params, to_record
 
@@ -41,16 +42,9 @@ class MaskingHost:
         noise: Callable[[int, int], Entropy] = lambda server_round, party: os.urandom,
     ) -> None:
         self._host, self._noise = host, noise
+        self.describe, self.evaluate = host.describe, host.evaluate
         self._guard = client_guards(host.trainer.experiment)
         self._stages = Stages(host.trainer.experiment, parties, least, state)
-
-    def describe(self, hosted: Sequence[int]) -> RecordDict:
-        """As ``Host.describe``."""
-        return self._host.describe(hosted)
-
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        """As ``Host.evaluate``: models are scored as without secure aggregation."""
-        return self._host.evaluate(requests)
 
     def exchange(self, requests: Sequence[Request]) -> list[Message]:
         """Answers stages of a secure round in which nobody trains."""
@@ -78,13 +72,7 @@ class MaskingHost:
         with self._stages.party(asked) as party:
             if not config_of(content).get("combine", True):
                 raise Refused("combine must be true where aggregation is secure: only sums leave")
-            terms, told = asked.session, digests(content, self._host.trainer.experiment)
-            if told != (terms.work, terms.model):
-                raise Refused(
-                    "settings and model must be those of which all sites of round "
-                    f"{terms.number} were told the digest, got others: a site that trains "
-                    "otherwise can be told apart"
-                )
+            check_work(content, self._host.trainer.experiment, asked.session)
             party.open(read_entries(content.config_records[SECURE]))
         return asked
 

@@ -4,24 +4,15 @@ Shares are bound to a digest of the terms and of all keys, so that parties who w
 keys cannot read each other's; and a digest of a party's seed shows whether shares of it were true.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from engram.core.checks import must
-from engram.guards.secure.masks import SEED, agreed, commitment, mask, pairwise, public_of
+from engram.guards.secure.checks import check_adverts, check_named, check_senders, check_signed
+from engram.guards.secure.masks import SEED, commitment, mask, pairwise, public_of
 from engram.guards.secure.quantize import Words
+from engram.guards.secure.sealing import Post
 from engram.guards.secure.session import Session
-from engram.guards.secure.shares import SHARE, Entropy, seal, split, unseal
-from engram.guards.secure.signatures import (
-    Advert,
-    Identity,
-    Registry,
-    check_adverts,
-    check_survivors,
-    sign_survivors,
-    transcript,
-)
-from engram.settings.errors import Refused, brief, few
+from engram.guards.secure.shares import SHARE, Entropy, split
+from engram.guards.secure.signatures import Advert, Identity, Registry, sign_survivors, transcript
 
 
 class Party:
@@ -66,29 +57,25 @@ class Party:
         self._adverts = {party: Advert.read(party, data) for party, data in keys.items()}
         check_adverts(session, self._adverts, self.advert, self._registry)
         self._told = transcript(session, self._adverts.values())
+        self._post = Post(session, self._told, own, self._sealing, self._entropy)
         self._seed = self._entropy(SEED)  # b
         holders, secrets = sorted(self._adverts), (self._masking, self._seed)
         keys, seeds = (split(x, holders, session.threshold, self._entropy) for x in secrets)
         shares = {party: keys[party] + seeds[party] for party in holders}
         self._shares = {own: shares.pop(own)}
-        sealed = {p: seal(*self._way(own, p), both, self._entropy) for p, both in shares.items()}
+        sealed = {p: self._post.seal(self._adverts[p], both) for p, both in shares.items()}
         return sealed | {own: commitment(self._seed)}
 
     def open(self, sealed: Mapping[int, bytes]) -> None:
         """Reads the shares of others, who with it are U2 (round 2, before it masks its update).
 
         Raises:
-            Refused: There are too few, a sender has sent no keys, or shares were not sealed for
-                this party, by that sender, in this round.
+            Refused: As ``check_senders`` and ``Post.unseal``.
         """
         self._begin("open")
-        own, senders, least = self.number, sealed.keys() | {self.number}, self.session.threshold
-        if own in sealed or not senders <= self._adverts.keys() or len(senders) < least:
-            among = f"of others of the {len(self._adverts)} parties that have sent keys"
-            expected = f"those {among}, of {least - 1} at least"
-            raise Refused(must("shares", brief(sorted(sealed)), expected))
+        check_senders(self.session, self._adverts.keys(), sealed.keys(), self.number)
         for other, data in sealed.items():
-            self._shares = self._shares | {other: unseal(*self._way(other, own), data, other)}
+            self._shares[other] = self._post.unseal(self._adverts[other], data)
 
     def mask(self, size: int) -> Words:
         """Returns the mask of its update x_u, (size,) (round 2, MaskedInputCollection).
@@ -104,19 +91,12 @@ class Party:
         """Signs who the survivors are, of whom the server has updates (round 3, ConsistencyCheck).
 
         Raises:
-            Refused: They are too few, or others than those who have sent shares, or one comes
-                twice, or this party, which has sent its update, is not among them.
+            Refused: As ``check_named``.
         """
         self._begin("agree")
-        own, least, survivors = self.number, self.session.threshold, frozenset(named)
-        if len(survivors) < len(named):
-            twice = few([party for party, times in Counter(named).items() if times > 1])
-            raise Refused(f"survivors must be named once each, got parties {twice} more often")
-        if not (own in survivors <= self._shares.keys() and len(survivors) >= least):
-            among = f"{least} or more of the {len(self._shares)} parties with shares"
-            raise Refused(must("survivors", brief(sorted(survivors)), f"{among}, client-{own} too"))
-        self.survivors = survivors
-        return {own: sign_survivors(self._told, survivors, self._key)}
+        check_named(self.session, self._shares.keys(), named, self.number)
+        self.survivors = frozenset(named)
+        return {self.number: sign_survivors(self._told, self.survivors, self._key)}
 
     def reveal(self, signatures: Mapping[int, bytes]) -> dict[int, bytes]:
         """Returns one share of each party's secrets (round 4, Unmasking).
@@ -127,24 +107,14 @@ class Party:
         ``signatures`` are the survivors', by signer, U4.
 
         Raises:
-            Refused: They are too few, of others, or of other survivors.
+            Refused: As ``check_signed``.
         """
         self._begin("reveal")
         survivors, least = self.survivors, self.session.threshold
-        if not (signatures.keys() <= survivors and len(signatures) >= least):
-            expected = f"of {least} or more of the {len(survivors)} survivors"
-            raise Refused(must("signatures", brief(sorted(signatures)), expected))
-        check_survivors(self._told, survivors, signatures, self._registry)
+        check_signed(least, self._told, survivors, signatures, self._registry)
         return {p: x[SHARE:] if p in survivors else x[:SHARE] for p, x in self._shares.items()}
 
     def _begin(self, stage: str) -> None:
         if self._stages[:1] != (stage,):
             raise self.session.out_of_turn(self.number)
         self._stages = self._stages[1:]  # also where it is refused
-
-    def _way(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
-        """Returns the key of sealed shares, and the words that they are bound to."""
-        other = self._adverts[sender if receiver == self.number else receiver]
-        purpose = b"engram secure shares" + self.session.digest
-        way = self._told + sender.to_bytes(8) + receiver.to_bytes(8)
-        return agreed(self._sealing, other.sealing, purpose), way

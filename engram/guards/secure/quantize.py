@@ -35,8 +35,7 @@ def room_of(total: Sum, multiplier: float) -> int:
 def levels(room: int) -> int:
     """Returns the number L of levels in the bound C, for a sum of magnitude ``room`` C at most.
 
-    That magnitude, and half a level of rounding for each party, of which there are at most as many,
-    are below 2^31.
+    With half a level of rounding for each party, of whom there are no more, that is below 2^31.
 
     Args:
         room: See ``room_of``; in 1..MOST.

@@ -19,12 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from engram.link.keys import public_key_of
 from engram.settings.errors import Refused
-from engram.settings.files import read_file
 
 REGISTRY: Final = "registry"
 """The file's name, in the server's folder and in a client's."""
 
-_LARGEST: Final = 2**26  # bytes
 _LINE: Final = re.compile(r"client-(\d{1,9}) (\S+ \S+)")
 _SIGNATURE: Final = "signature "
 _ALGORITHM: Final = ec.ECDSA(hashes.SHA256())
@@ -71,20 +69,6 @@ def fingerprint(data: bytes) -> str:
     """Returns the digest of a registry's keys, as `ssh-keygen -l` writes one; any signature's."""
     digest = hashlib.sha256(_body(data).encode()).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
-
-
-def own_registry(folder: Path) -> bytes:
-    """Returns the registry in a client's folder; empty if there is none.
-
-    Raises:
-        Refused: It cannot be read.
-    """
-    try:
-        return read_file(folder / REGISTRY, most=_LARGEST)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise Refused(f"{folder / REGISTRY} cannot be read: {error.strerror}") from error
 
 
 def _body(data: bytes) -> str:

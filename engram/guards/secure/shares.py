@@ -9,19 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-from engram.core.checks import must, require
-from engram.settings.errors import Refused
+from engram.core.checks import require
 
 PRIME: Final = 2**521 - 1
 SECRET: Final = 32
 """Bytes of a secret."""
 SHARE: Final = 66
 """Bytes of a share."""
-
-_NONCE: Final = 12
 
 Entropy = Callable[[int], bytes]
 """A source of that many secret, uniform bytes, such as ``os.urandom``."""
@@ -84,27 +78,3 @@ def _weights(holders: tuple[int, ...]) -> tuple[int, ...]:
                 above, below = above * other % PRIME, below * (other - x) % PRIME
         found.append(above * pow(below, -1, PRIME) % PRIME)
     return tuple(found)
-
-
-def seal(key: bytes, way: bytes, shares: bytes, entropy: Entropy) -> bytes:
-    """Encrypts shares of a party's two secrets by a key that it has with another: AES-256-GCM.
-
-    ``way`` has the round, the sender and the receiver, which are authenticated.
-    """
-    nonce = entropy(_NONCE)
-    return nonce + AESGCM(key).encrypt(nonce, shares, way)
-
-
-def unseal(key: bytes, way: bytes, data: bytes, sender: int) -> bytes:
-    """Decrypts the two shares of ``seal``.
-
-    Raises:
-        Refused: They were not sealed by this key, for this way.
-    """
-    try:
-        shares = AESGCM(key).decrypt(data[:_NONCE], data[_NONCE:], way)
-    except (InvalidTag, ValueError) as error:
-        raise Refused(f"shares of client-{sender} must be sealed by it, for this round") from error
-    if len(shares) != 2 * SHARE:
-        raise Refused(must(f"shares of client-{sender}", len(shares), f"of {2 * SHARE} bytes"))
-    return shares

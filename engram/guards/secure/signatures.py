@@ -5,7 +5,7 @@ server can neither put keys of its own in the place of a party's, nor mix messag
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Final, NamedTuple, Self
 
 from cryptography.exceptions import InvalidSignature
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from engram.core.checks import must
 from engram.guards.secure.masks import SEED
 from engram.guards.secure.session import Session
-from engram.settings.errors import Refused, brief
+from engram.settings.errors import Refused
 
 Registry = Callable[[int], ec.EllipticCurvePublicKey]
 """Returns the registered key of a party; raises ``Refused`` if there is none."""
@@ -65,29 +65,6 @@ class Advert(NamedTuple):
         return self._replace(signature=key.sign(self.words(session), _ALGORITHM))
 
 
-def check_adverts(
-    session: Session, adverts: Mapping[int, Advert], own: Advert, registry: Registry
-) -> None:
-    """Checks the keys that a party is told, by party.
-
-    Raises:
-        Refused: There are too few parties, two keys are alike, the party's own are others, or a
-            signature is wrong.
-    """
-    named, least = dict(session.asked), session.threshold
-    if len(adverts) < least or not adverts.keys() <= named.keys():
-        expected = f"of {least} or more of the {len(named)} parties of the terms"
-        raise Refused(must("keys", brief(sorted(adverts)), expected))
-    if adverts.get(own.party) != own:
-        told = f"those that the parties have sent, client-{own.party}'s among them"
-        raise Refused(f"keys must be {told}")
-    publics = {key for advert in adverts.values() for key in (advert.sealing, advert.masking)}
-    if len(publics) < 2 * len(adverts):
-        raise Refused("keys must be different for all parties, got two alike")
-    for party, advert in adverts.items():
-        _check(party, advert.signature, advert.words(session), registry)
-
-
 def transcript(session: Session, adverts: Iterable[Advert]) -> bytes:
     """Returns a digest of the terms and of all parties' keys."""
     digest = hashlib.sha256(b"engram secure transcript\n" + session.digest)
@@ -98,27 +75,20 @@ def transcript(session: Session, adverts: Iterable[Advert]) -> bytes:
 
 def sign_survivors(told: bytes, survivors: Set[int], key: ec.EllipticCurvePrivateKey) -> bytes:
     """Signs who the survivors are (Fig. 4, round 3), after a ``transcript``."""
-    return key.sign(_survivors(told, survivors), _ALGORITHM)
+    return key.sign(survivors_in_words(told, survivors), _ALGORITHM)
 
 
-def check_survivors(
-    told: bytes, survivors: Set[int], signatures: Mapping[int, bytes], registry: Registry
-) -> None:
-    """Checks parties' signatures of ``sign_survivors``.
-
-    Raises:
-        Refused: One is not by the party's registered key, or there is no such key.
-    """
-    words = _survivors(told, survivors)
-    for party, signature in signatures.items():
-        _check(party, signature, words, registry)
-
-
-def _survivors(told: bytes, survivors: Set[int]) -> bytes:
+def survivors_in_words(told: bytes, survivors: Set[int]) -> bytes:
+    """Returns the bytes that parties sign of the survivors (Fig. 4, round 3)."""
     return b"engram secure survivors\n" + told + b"".join(map(_number, sorted(survivors)))
 
 
-def _check(party: int, signature: bytes, words: bytes, registry: Registry) -> None:
+def verify(party: int, signature: bytes, words: bytes, registry: Registry) -> None:
+    """Checks that a signature is by the party's registered key.
+
+    Raises:
+        Refused: It is not, or there is no such key.
+    """
     try:
         registry(party).verify(signature, words, _ALGORITHM)
     except InvalidSignature as error:

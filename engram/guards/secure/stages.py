@@ -19,8 +19,9 @@ from engram.guards.secure.registry import REGISTRY
 from engram.guards.secure.secure_parties import Parties
 from engram.guards.secure.session import Session
 from engram.guards.secure.signatures import Identity
+from engram.guards.secure.terms import session_of
 from engram.guards.secure.unmasked_sums import Sums
-from engram.guards.secure.wire import SECURE, STAGE, Stage, read_entries, session_of, to_entries
+from engram.guards.secure.wire import SECURE, STAGE, Stage, read_entries, to_entries
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.wire.wire import config_of, read_list

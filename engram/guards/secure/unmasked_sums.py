@@ -66,8 +66,7 @@ class Sums:
         """Notes a sum, before this party helps to unmask it; arguments as for ``check``.
 
         Raises:
-            Refused: As ``check``, of what another process of the site has noted; or the disk
-                cannot be written.
+            Refused: As ``check``, of another process of the site; or the disk cannot be written.
         """
         self.check(party, session, clients, parties)
         training, model = _names(session)

@@ -19,7 +19,7 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.tree import interpolate
 from engram.core.types import Params
 from engram.data.federated import FederatedData, model_for
-from engram.guards.merge import merge_of
+from engram.guards.merge import Merge
 from engram.online.server_step import universal_step
 from engram.server.engine import Engine
 from engram.server.roster import query_roster
@@ -53,7 +53,7 @@ def _ours(stepping: Callable[[Method, float], Method]) -> Build:
         method = stepping(method, size)
         all_alike = {"max_weight": math.inf, "clients_per_round": e.num_clients}
         e = e.model_copy(update={**all_alike, "server_step": "replace"})
-        return Federated(Rounds(merge_of(e, method, running), shapes), roster)
+        return Federated(Rounds(Merge(e, method, running), shapes), roster)
 
     return build
 

@@ -54,7 +54,6 @@ class Thresholded(Method):
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Adds the settings that noise on a site's sums does not cover."""
         yield from super().problems(shared)
-        yield from shared.protection_problems()
         yield from unfit(shared, self)
         if shared.privacy not in ("none", "example"):
             yield clash("privacy", shared.privacy, f"none or example for {self.name}")

@@ -13,9 +13,10 @@ from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.registry import REGISTRY, fingerprint, signed_registry
-from engram.guards.secure.secure_parties import Parties, learn, of_node, registered
+from engram.guards.secure.secure_parties import Parties, of_node
 from engram.guards.secure.session import Session
 from engram.guards.secure.signatures import Identity
+from engram.guards.secure.site_registry import learn, registered
 from engram.guards.secure.unmasked_sums import Sums
 from engram.link.keys import read_public_key, same_key
 from engram.link.node_config import NodeConfig

@@ -15,7 +15,7 @@ from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.guards.changes import vector_of
 from engram.guards.secure import stages
-from engram.guards.secure.wire import digests
+from engram.guards.secure.terms import digests
 from engram.runs.run import Run
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.families import METHODS

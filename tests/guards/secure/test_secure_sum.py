@@ -9,10 +9,11 @@ from engram.core.method import Update
 from engram.core.slots import flat, over_slots
 from engram.guards.chain import chain
 from engram.guards.changes import change_of, length_of, vector_of
-from engram.guards.clip import Clip
-from engram.guards.guard import Guard, Refusal
+from engram.guards.clip import clip
+from engram.guards.guard import Guard
 from engram.guards.places import Sum
-from engram.guards.secure.secure_sum import MASKED, SecureSum
+from engram.guards.refusals import Refusal
+from engram.guards.secure.secure_sum import MASKED, secure_sum
 from engram.methods.fedavg import FedAvg
 from engram.methods.fedprox import FedProx
 from engram.methods.scaffold import Scaffold
@@ -50,8 +51,8 @@ def test_a_sum_is_the_mean_of_bounded_changes_by_rows(settings):
         Update(over_slots(lambda leaf, i=i: leaf + 0.01 * i * torch.sin(leaf + i), sent), rows, 1)
         for i, rows in enumerate(ROWS)
     ]
-    guard = chain(Clip(C).build(), SecureSum().build())
-    clipped = [chain(Clip(C).build()).admit(at, update) for update in updates]
+    guard = chain(clip(C), secure_sum())
+    clipped = [chain(clip(C)).admit(at, update) for update in updates]
     parts, mean = summed(guard, at, clipped)
     expected = sum(w / sum(ROWS) * near(at, u) for w, u in zip(ROWS, updates, strict=True))
     assert_close(vector_of(change_of(at, mean)), expected, atol=1e-6, rtol=0)
@@ -71,7 +72,7 @@ def test_noise_in_shares_is_that_of_as_many_sites_as_stay_over_those_asked(gone)
     """The sum has deviation z C sqrt(n / t), of n sites that stay and t that must."""
     z, size, start = 2.0, 5000, {"model": {"w": torch.zeros(5000)}}
     at = at_of(built(FedAvg()), start)._replace(sum=Sum(4, 4, 3), like=start)
-    guard = chain(Clip(C).build(), SecureSum(z).build())
+    guard = chain(clip(C), secure_sum(z))
     still = [Update(start, 1.0, 1)] * (4 - gone)
     _, mean = summed(guard, at, still)
     expected = z * C * ((4 - gone) / 3) ** 0.5 / 4
@@ -86,7 +87,7 @@ def test_what_a_site_adds_beyond_its_bound_is_cut_and_nobody_else_looks_at_a_sum
     start = {"model": {"w": torch.zeros(100)}}
     at = at_of(built(FedAvg()), start)._replace(sum=Sum(1), like=start)
     refuse = Guard("refuse", admit=lambda at, update: Refusal("range", "single", update))
-    guard = chain(Clip(C).build(), SecureSum().build(), refuse)
+    guard = chain(clip(C), secure_sum(), refuse)
     long = Update({"model": {"w": torch.full((100,), C)}}, 1.0, 1)  # ten times C
     _, mean = summed(guard, at, [long])
     assert length_of(change_of(at, mean)) == pytest.approx(C, rel=1e-6)
@@ -94,4 +95,4 @@ def test_what_a_site_adds_beyond_its_bound_is_cut_and_nobody_else_looks_at_a_sum
     with pytest.raises(LookupError):  # no update leaves without a mask
         guard.send(at, long)
     assert guard.masks
-    assert not chain(Clip(C).build(), refuse).masks
+    assert not chain(clip(C), refuse).masks
