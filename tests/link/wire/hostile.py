@@ -20,6 +20,7 @@ from engram.link.server.session import Session
 from tests.link.wire.answers import new_server
 from tests.link.wire.processes import new_federation
 
+Said = list[tuple[str, dict[str, Any], bytes]]  # kinds, fields, and bodies
 EVIL: list[Any] = [
     None, True, -1, 2**63, 2**200, 1e308, float("nan"), "", "x" * 70_000, "../../../etc/passwd",
     "\ud800\0", [], {}, [[]] * 100, {"a": {"b": {}}}, "a" * 64, "busy", "late", "1", 17, 1.5,
@@ -27,7 +28,7 @@ EVIL: list[Any] = [
 _DEEP = b"[" * 5000
 
 
-def honest(run: str, mark: str) -> list[tuple[str, dict[str, Any], bytes]]:
+def honest(run: str, mark: str) -> Said:
     """Returns the kinds, fields and bodies of what honest ends say."""
     name = {"run": run, "request": "1/train", "mark": mark}
     content = {"digest": "a" * 64, "size": 5, "inline": True}
@@ -45,7 +46,7 @@ def honest(run: str, mark: str) -> list[tuple[str, dict[str, Any], bytes]]:
     ]
 
 
-def generated(seed: int, count: int, said: list[tuple[str, dict[str, Any], bytes]]) -> Iterator:
+def generated(seed: int, count: int, said: Said) -> Iterator[bytes]:
     """Yields frames, each an honest one with something changed."""
     rng = random.Random(seed)
     for _ in range(count):
@@ -128,7 +129,8 @@ def main(count: int) -> None:
     """Has both ends hear frames, and prints what came of it."""
     with tempfile.TemporaryDirectory() as folder:
         node, server = HostileNode(Path(folder) / "fed"), HostileServer(Path(folder) / "node")
-        for name, each in {"server": node, "node": server}.items():
+        ends: dict[str, HostileNode | HostileServer] = {"server": node, "node": server}
+        for name, each in ends.items():
             each.hear(1000, seed=1)
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             each.hear(count)
