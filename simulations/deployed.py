@@ -113,6 +113,8 @@ def run_deployed(
                 attempt.follow(row_came, folder)
             finally:
                 attempt.end(finished=_finished(folder, experiment))
+            if attempt.verdict or _finished(folder, experiment):  # it may go on later
+                (server / f"stop-{run_number(folder)}").unlink(missing_ok=True)
             if _finished(folder, experiment):
                 return
             if attempt.verdict:

@@ -1,5 +1,6 @@
 """Seats of a run: the node of each client, among claims, kinds of data, names and rows."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,18 @@ from flwr.app import Error, Message
 
 from engram.core.standardization import Moments, Standard
 from engram.data.schema.columns import Kind, Told
+<<<<<<< HEAD
 from engram.link.server.identity import init_federation
 from engram.link.server.membership import membership_of
+=======
+from engram.link.server.identity import new_client_key
+from engram.link.server.membership import Membership
+>>>>>>> tls
 from engram.link.server.registration import remove_client
 from engram.server.roster import Attendance, query_roster
 from engram.settings.errors import RunStopped
 from engram.wire.roster import describe_node
+from tests.link.server.federations import make
 from tests.server.rosters import (
     NAMES,
     Coming,
@@ -168,6 +175,7 @@ def test_nobody_can_say_of_others_clients_that_they_will_not_come(monkeypatch):
     assert attendance.roster().nodes == [2, 3, None]
 
 
+<<<<<<< HEAD
 def test_says_how_many_of_the_members_nodes_are_on_line():
     init_federation(Path("fed"), clients=3, hosts=[], superlink="127.0.0.1:9092", days=1)
     remove_client(SERVER, "1")
@@ -181,3 +189,28 @@ def test_says_how_many_of_the_members_nodes_are_on_line():
     found = membership_of(SERVER)
     assert found == (SERVER, 3)
     assert found.barred() == {2}  # the node of client-1
+=======
+@pytest.mark.parametrize(
+    ("removed", "says"), [((), "2 of the federation's 3"), ((1, 2), "1 of the federation's 1")]
+)
+def test_says_how_many_nodes_are_on_line(removed, says):
+    make(clients=3)
+    for client in removed:
+        remove_client(Path("fed/server"), str(client))
+    with pytest.raises(RunStopped) as caught:
+        begun(named(("client-0", "client-1"), entry([0]), entry([1])), 3)
+    gone = ", 2 removed or left" if removed else ""
+    assert f"; {says} nodes are on line{gone}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_nodes_of_removed_clients_are_barred_until_they_have_other_keys():
+    make(clients=3)
+    federation = Membership(Path("fed/server"), 3)
+    assert (federation.members(), federation.barred()) == ({0, 1, 2}, set())
+    remove_client(federation.folder, "1")
+    shutil.copy("fed/client-2/client.pub", "fed/server/clients/client-2.71.left")
+    assert (federation.members(), federation.barred()) == ({0}, {2, 3})
+    new_client_key(Path("fed"), 1)
+    assert (federation.members(), federation.barred()) == ({0, 1}, {3})
+>>>>>>> tls

@@ -5,7 +5,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from engram.link.credentials import read_federation
 from engram.link.server.registration import roll
 from engram.settings.experiment import Experiment
 
@@ -54,10 +53,10 @@ class Membership(NamedTuple):
         Args:
             on_line: Numbers of the nodes that are.
         """
-        listed = roll(self.folder)
-        there = listed.members & {client_number(node) for node in on_line}
-        gone = f", removed or left: {len(listed.gone)}" if listed.gone else ""
-        return f"{len(there)} of the federation's {len(listed.members)} nodes are on line{gone}"
+        members, gone = self.members(), len(roll(self.folder).gone)
+        there = members & {client_number(node) for node in on_line}
+        ended = f", {gone} removed or left" if gone else ""
+        return f"{len(there)} of the federation's {len(members)} nodes are on line{ended}"
 
 
 def node_number(client: int) -> int:
@@ -68,12 +67,3 @@ def node_number(client: int) -> int:
 def client_number(node: int) -> int:
     """Number of the client that a node of the link is of."""
     return node - 1
-
-
-def membership_of(folder: Path) -> Membership:
-    """Federation of a server's folder.
-
-    Raises:
-        Refused: If the folder is damaged.
-    """
-    return Membership(folder, read_federation(folder / "federation.toml").clients)
