@@ -8,13 +8,8 @@ from flwr.app import Error, Message
 
 from engram.core.standardization import Moments, Standard
 from engram.data.schema.columns import Kind, Told
-<<<<<<< HEAD
-from engram.link.server.identity import init_federation
-from engram.link.server.membership import membership_of
-=======
 from engram.link.server.identity import new_client_key
 from engram.link.server.membership import Membership
->>>>>>> tls
 from engram.link.server.registration import remove_client
 from engram.server.roster import Attendance, query_roster
 from engram.settings.errors import RunStopped
@@ -33,8 +28,6 @@ from tests.server.rosters import (
     timed,
     warned,
 )
-
-SERVER = Path("fed/server")
 
 
 def test_who_comes_first_keeps_a_client_that_two_nodes_claim(warnings_of_engram):
@@ -175,21 +168,6 @@ def test_nobody_can_say_of_others_clients_that_they_will_not_come(monkeypatch):
     assert attendance.roster().nodes == [2, 3, None]
 
 
-<<<<<<< HEAD
-def test_says_how_many_of_the_members_nodes_are_on_line():
-    init_federation(Path("fed"), clients=3, hosts=[], superlink="127.0.0.1:9092", days=1)
-    remove_client(SERVER, "1")
-    with pytest.raises(RunStopped) as caught:
-        begun(named(("client-0",), entry([0])), 3)
-    assert str(caught.value).endswith(
-        "; 1 of the federation's 2 nodes are on line, removed or left: 1; "
-        "start the missing nodes, or lower min-clients"
-    )
-    assert "\n" not in str(caught.value)
-    found = membership_of(SERVER)
-    assert found == (SERVER, 3)
-    assert found.barred() == {2}  # the node of client-1
-=======
 @pytest.mark.parametrize(
     ("removed", "says"), [((), "2 of the federation's 3"), ((1, 2), "1 of the federation's 1")]
 )
@@ -213,4 +191,3 @@ def test_nodes_of_removed_clients_are_barred_until_they_have_other_keys():
     assert (federation.members(), federation.barred()) == ({0}, {2, 3})
     new_client_key(Path("fed"), 1)
     assert (federation.members(), federation.barred()) == ({0, 1}, {3})
->>>>>>> tls
