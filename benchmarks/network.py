@@ -1,11 +1,10 @@
-"""Times rounds between processes: resident nodes and Flower's own, with TLS and authentication.
+"""Times rounds between processes, with TLS, of nodes apart or together in one process.
 
 ``python -m benchmarks.network`` starts a federation of three clients on this machine for each kind
-of node and each size of model, over gRPC on the loopback interface. It prints the median round, how
-the mean node spends it: training (as reported), transfer (both ways, including polling delays) and
-waiting (for the slowest node), what of it is the SuperLink's processor time, and the memory that
-the nodes take. ``--nodes together --sizes 31k --clients 3 20 --insecure`` is of many nodes;
-registering a key takes seconds, which ``--insecure`` spares.
+of node and each size of model, over the loopback interface. It prints the median round, how the
+mean node spends it: training (as reported), transfer (both ways, including polling delays) and
+waiting (for the slowest node), what of it is the server's processor time, and the memory that the
+nodes take. ``--nodes together --sizes 31k --clients 3 20 100`` is of many nodes.
 """
 
 import argparse
@@ -13,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import psutil
@@ -23,8 +22,9 @@ from engram.cli.console import out
 from engram.runs.run import Run
 from engram.settings.experiment import Experiment
 from engram.simulations.deployed import run_deployed
-from engram.simulations.loopback import LoopbackFederation, Nodes
+from engram.simulations.loopback import LoopbackFederation
 
+_NODES: Final = ("apart", "together")
 SIZES: Final = {"31k": "200,85", "2.5M": "1540,1540"}
 """Parameters of the networks, and the widths of their hidden layers."""
 
@@ -36,14 +36,12 @@ class Cost(NamedTuple):
     training: float  # seconds of it for the mean node
     transfer: float  # likewise
     waiting: float  # likewise
-    superlink: float  # seconds of a core that the SuperLink, without the coordinator, works
+    superlink: float  # seconds of a core that the server works
     mebibytes: float  # sent and received in a round
     memory: float  # MiB that a node takes, shared pages divided among those who share them
 
 
-def measure(
-    folder: Path, nodes: Nodes, hidden: str, rounds: int, *, clients: int, insecure: bool
-) -> Cost:
+def measure(folder: Path, hidden: str, rounds: int, *, clients: int, together: bool) -> Cost:
     """Runs FedAvg for ``rounds`` rounds in a new federation, in a new folder."""
     own = {
         "method": "fedavg",
@@ -57,7 +55,7 @@ def measure(
     }
     experiment = Experiment.from_config({**own})
     worked, memory = list[float](), [0.0]
-    with LoopbackFederation(folder, clients=clients, nodes=nodes, insecure=insecure) as federation:
+    with LoopbackFederation(folder, clients=clients, together=together) as federation:
         superlink, *others = (federation.processes[name].pid for name in federation.names)
 
         def on_round(row: Mapping[str, Any]) -> None:
@@ -95,19 +93,18 @@ def taken(number: int) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line, and prints a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network", description=__doc__)
-    parser.add_argument("--nodes", nargs="+", choices=get_args(Nodes), default=get_args(Nodes))
+    parser.add_argument("--nodes", nargs="+", choices=_NODES, default=_NODES)
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--clients", nargs="+", type=int, default=[3])
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--insecure", action="store_true", help="without TLS and authentication")
     given = parser.parse_args(arguments)
     title = "seconds a round"
     table = numbers_table("nodes", "clients", "parameters", *Cost._fields, title=title)
     for nodes, size, clients in product(given.nodes, given.sizes, given.clients):
         with tempfile.TemporaryDirectory(prefix="engram-network-") as folder:
             cost = measure(
-                Path(folder) / "federation", nodes, SIZES[size], given.rounds,
-                clients=clients, insecure=given.insecure,
+                Path(folder) / "federation", SIZES[size], given.rounds,
+                clients=clients, together=nodes == "together",
             )  # fmt: skip
         table.add_row(nodes, str(clients), size, *(f"{value:.2f}" for value in cost))
         print(nodes, clients, size, cost, flush=True)

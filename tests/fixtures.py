@@ -1,10 +1,8 @@
 """Fixtures that tests of several rooms share; the rooms are imported where one is used."""
 
-import json
 import shlex
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -52,23 +50,3 @@ def folder(engram):
     """A client's folder of a federation."""
     assert engram("init-federation", "fed", "--clients", 2)[0] == 0
     return Path("fed/client-1")
-
-
-@pytest.fixture
-def answers(monkeypatch):
-    """Answers of Flower's command, one a call; and the questions."""
-    from engram.link.server import control, registration
-
-    said, asked = [], []
-
-    def run(argv, **options):
-        asked.append((argv, options))
-        answer = said.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        text = answer if isinstance(answer, str) else json.dumps(answer)
-        return SimpleNamespace(stdout=text, stderr="", returncode=0)
-
-    monkeypatch.setattr(control.subprocess, "run", run)
-    monkeypatch.setattr(registration, "_STARTING", 0.0)
-    return said, asked

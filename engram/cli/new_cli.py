@@ -4,6 +4,7 @@ import keyword
 import re
 import shlex
 import shutil
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,13 +17,30 @@ from engram.core.checks import must
 from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused, say
 from engram.settings.plugins import VARIABLE, plugins
-from engram.simulations.deployed import write_app
+from engram.settings.settings_files import run_config_table
 
 _TEMPLATE: Final = Path(__file__).parents[1] / "simulations" / "project"
 _NAME: Final = "your_project"  # in the template's files, and the name of its package
 _LONGEST: Final = 32  # characters that Flower takes for the name of an app
 # Folders beside the package, or that Flower leaves out when it packs an app.
 _TAKEN: Final = frozenset({"build", "data", "eggs", "env", "fed", "lib", "parts", "runs", "tests"})
+
+_APP: Final = """\
+[project]
+name = "engram"
+version = "{version}"
+
+[tool.uv]
+package = false
+
+[tool.flwr.app]
+publisher = "engram"
+
+[tool.flwr.app.components]
+serverapp = "engram.server.app:app"
+clientapp = "engram.client.app:app"
+
+"""
 
 app = typer.Typer()
 
@@ -67,6 +85,7 @@ def write(folder: Annotated[Path, argument("FOLDER", "A new folder.")]) -> None:
     if folder.exists():
         raise Refused(f"{folder} is there already: name a new folder")
     make_folder(folder)
-    write_app(folder)
+    text = _APP.format(version=version("engram")) + run_config_table()
+    (folder / "pyproject.toml").write_text(text, encoding="utf-8")
     named = f"{VARIABLE}={shlex.quote(','.join(plugins()))} " if plugins() else ""
     say(f"{named}flwr run {shlex.quote(str(folder))}")

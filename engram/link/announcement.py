@@ -22,7 +22,7 @@ from engram.settings.errors import Refused
 from engram.settings.settings_files import read_settings, to_toml
 
 Told = Mapping[str, Any]
-"""What a server announces, of which nothing is known but that it came as JSON."""
+"""Announcements of a server, from JSON that nobody has checked yet."""
 
 LEAST: Final = "least.crt"
 """The file of a server's certificate whose key nodes accept, and none before it."""

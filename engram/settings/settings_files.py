@@ -77,6 +77,11 @@ def in_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return found | beside
 
 
+def run_config_table() -> str:
+    """Returns ``[tool.flwr.app.config]`` of a pyproject.toml: ``engram`` and ``RUN_KEYS``."""
+    return "[tool.flwr.app.config]\n" + to_toml(dict.fromkeys(("engram", *RUN_KEYS), "")).decode()
+
+
 def to_toml(settings: Mapping[str, Any]) -> bytes:
     """Serializes settings that are plain texts, numbers and truth values."""
     # JSON scalars are TOML scalars as long as texts are plain, as names and addresses are.

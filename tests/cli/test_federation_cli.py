@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engram.cli import superlink_cli
 from engram.cli.__main__ import main
 from engram.link.credentials import read_node, read_server
 from engram.link.server.registration import roll
@@ -170,42 +171,38 @@ def test_kill_leaves_nothing():
 
 
 @pytest.fixture
-def started(monkeypatch, tmp_path):
-    """What would have become of this process."""
+def served(monkeypatch):
+    """Servers that would have listened, and where; none does."""
     calls = []
 
-    def become(program, argv, env):
-        calls.append((program, argv, env, Path.cwd()))
-        monkeypatch.chdir(tmp_path)
+    async def serve(hub, address):
+        calls.append((hub, address))
 
-    monkeypatch.setattr(os, "execve", become)
+    monkeypatch.setattr(superlink_cli, "serve_until_stopped", serve)
     return calls
 
 
-def test_superlink(typed, started):
-    fleet, control = free_port(), free_port()
+def test_superlink(typed, served):
+    fleet = free_port()
     typed(f"init-federation fed --clients 1 --superlink 127.0.0.1:{fleet}")
-    status, out, err = typed(f"superlink fed/server --control 127.0.0.1:{control}")
-    assert (status, err) == (0, "")
-    assert f"clients at 127.0.0.1:{fleet}, users at 127.0.0.1:{control}" in out
-    ((program, argv, env, cwd),) = started
-    assert program == argv[0]
-    assert env["FLWR_HOME"] == str(SERVER.absolute() / "flwr")
-    assert cwd == SERVER.absolute() / "empty"
+    status, out, _ = typed("superlink fed/server --max-reply 3")
+    assert (status, out) == (0, f"SuperLink of fed: clients at 127.0.0.1:{fleet}\n")
+    assert [address for _, address in served] == [f"127.0.0.1:{fleet}"]
+    assert typed(f"superlink fed/server --fleet 0.0.0.0:{fleet}")[0] == 0
+    assert [address for _, address in served[1:]] == [f"0.0.0.0:{fleet}"]
 
 
-def test_superlink_refuses(typed, started):
+def test_superlink_refuses(typed, served):
     refused(typed("superlink fed"), "fed is not there")
     typed("init-federation fed --clients 1")
     refused(typed("superlink fed"), "name a folder that engram init-federation made")
-    refused(typed("superlink fed/server --control here"), "control must be HOST:PORT")
+    refused(typed("superlink fed/server --fleet here"), "fleet must be HOST:PORT")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        taken = f"--fleet 127.0.0.1:{port} --control 127.0.0.1:{free_port()}"
-        refused(typed(f"superlink fed/server {taken}"), f"port {port} is taken")
-    assert not started
+        refused(typed(f"superlink fed/server --fleet 127.0.0.1:{port}"), f"port {port} is taken")
+    assert not served
 
 
 # --- register and remove ---------------------------------------------------------------------

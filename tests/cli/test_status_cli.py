@@ -1,14 +1,16 @@
 """`engram status`: of a federation, and of a run."""
 
 import json
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from engram.cli import watch_cli
+from engram.link.questions import Member
+from engram.link.run import Status
 from engram.runs.writer import RunWriter
 from engram.wire.clock import now
-from tests.cli.test_federation_cli import failure, node
 from tests.sites.budgets import epsilon_of
 from tests.support import small
 
@@ -21,32 +23,42 @@ def recorded(rows, **settings):
     return record.folder
 
 
-def test_status_names_who_is_there(typed, answers):
-    said, _ = answers
-    typed("init-federation fed --clients 2")
-    said += [{"success": True, "node-id": 17}, {"success": True, "node-id": 4}]
-    typed("register fed/server")
-    nodes = [node(17, "online", **{"online-at": "2026-01-02 03:04:05Z"}), node(4, "registered")]
-    said += [{"success": True, "nodes": [*nodes, node(9, "offline")]}] * 2
+@pytest.fixture
+def there(monkeypatch):
+    """Members that a server tells of."""
+    found = {}
+    monkeypatch.setattr(
+        "engram.server.status.status", lambda folder, patience: Status(found, [], {})
+    )
+    return found
+
+
+def test_status_names_who_is_there(typed, there):
+    typed("init-federation fed --clients 4")
+    typed("remove fed/server 3")
+    began = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
+    there |= {"client-0": Member(True, began, "train of run 17")}
+    there |= {"client-1": Member(False, began), "client-2": Member(False)}
     status, out, err = typed("status fed/server")
     assert (status, err) == (0, "")
     (line,) = (line for line in out.splitlines() if "online" in line)
-    assert all(word in line for word in ("client-0", "17", "2026-01-02"))
+    assert all(word in line for word in ("client-0", "2026-01-02 03:04:05", "train of run 17"))
     _, out, _ = typed("status fed/server --json")
-    found = json.loads(out)
-    expected = {"": "offline", "client-0": "online", "client-1": "registered"}
-    assert [(m["name"], m["status"]) for m in found] == [*expected.items()]
-    assert found[1]["since"] == "2026-01-02 03:04:05Z"
+    known = ["online", "offline", "registered", "unregistered"]
+    assert [(m["name"], m["status"]) for m in json.loads(out)] == [
+        (f"client-{number}", status) for number, status in enumerate(known)
+    ]
 
 
-def test_status_says_who_is_invited(typed, answers):
+def test_status_says_who_is_invited(typed, there):
     typed("init-federation fed --clients 1")
     for _ in range(2):
         typed("init-federation fed --invite")
     typed("remove fed/server 1")
-    answers[0].extend([{"success": True, "nodes": [node(9, "offline")]}] * 2)
+    there["client-0"] = Member(False)
     found = json.loads(typed("status fed/server --json")[1])
-    assert [(m["name"], m["status"]) for m in found] == [("", "offline"), ("client-2", "invited")]
+    expected = {"client-0": "registered", "client-2": "invited"}
+    assert [(m["name"], m["status"]) for m in found] == [*expected.items()]
     end = found[1]["since"].removeprefix("until ")
     assert now().date() + timedelta(days=13) <= date.fromisoformat(end)
     assert date.fromisoformat(end) <= now().date() + timedelta(days=14)
@@ -54,12 +66,13 @@ def test_status_says_who_is_invited(typed, answers):
     assert f"until {end[:10]}" in line
 
 
-def test_status_of_a_federation_without_a_superlink_is_one_line(typed, answers):
+def test_status_of_a_federation_without_a_server_is_one_line(typed, monkeypatch):
+    monkeypatch.setattr(watch_cli, "_STARTING", 0.0)
     typed("init-federation fed --clients 1")
-    answers[0].append(failure("Connection to the SuperLink is unavailable. Please check"))
     status, out, err = typed("status fed/server")
-    assert (status, out) == (1, "")
-    assert err.startswith("engram: no SuperLink of this federation answers at 127.0.0.1:8000")
+    assert (status, out) == (2, "")
+    assert err.startswith("engram: no server answers for ")
+    assert err.endswith(f": start it with `engram superlink {Path('fed/server').absolute()}`\n")
 
 
 def test_status_of_a_private_run_has_epsilon_by_client(typed):

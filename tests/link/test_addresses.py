@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.link.addresses import Address, check_host, direct, parse_address
-from engram.link.server.launch import program
 from engram.settings.errors import Refused
 from tests.processes.support import DEAD, set_dead_proxies
 from tests.samples import entry
@@ -117,9 +116,3 @@ def test_what_is_excluded_stays_so():
 
 def test_all_that_is_excluded_is_not_made_less():
     assert direct({"no_proxy": "*"}, "fed.org") == {"no_grpc_proxy": f"*,{HERE},fed.org"}
-
-
-def test_programs_are_started_without(proxies, tmp_path):
-    proxies.delenv("grpc_proxy")
-    env = program("python", home=tmp_path / "home", hosts=["fed.org"]).env
-    assert (env["http_proxy"], env["no_proxy"]) == (DEAD, f"{HERE},fed.org")

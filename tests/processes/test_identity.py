@@ -36,14 +36,14 @@ def copied(there, client, name):
 
 def ends_with(there, name, says):
     """Waits until a node ends with a refusal."""
-    assert there.processes[name].wait(90) == 2
+    assert there.processes[name].wait(180) == 2
     said = there.log(name).read_text()
     assert [says in line for line in said.splitlines() if line.startswith("engram: ")] == [True]
     assert "Traceback" not in said
 
 
 def connected(there, name):
-    wait_for(lambda: "is connected" in there.log(name).read_text(), 60, f"{name} on line")
+    wait_for(lambda: "is connected" in there.log(name).read_text(), 180, f"{name} on line")
 
 
 def test_a_server_listens_on_this_machine_only(federation):

@@ -12,7 +12,6 @@ from onnx import TensorProto, helper
 from engram.cli.cli import COMMANDS
 from engram.home.onnx_sandbox import USUAL, run_apart
 from engram.link.node.worker import Worker
-from engram.link.server.launch import program
 from engram.settings.process_starts import safe_path
 
 TRAINING_OR_SERVING = {
@@ -55,11 +54,6 @@ def test_the_environment_is_put_back(monkeypatch):
     with safe_path():
         pass
     assert os.environ["PYTHONSAFEPATH"] == "yes"
-
-
-def test_programs_of_flower_have_it(tmp_path):
-    launch = program("flower-superlink", home=tmp_path / "home")
-    assert launch.env["PYTHONSAFEPATH"] == "1"
 
 
 def test_commands_that_look_load_nothing_that_the_folder_names(engram, plug_ins):

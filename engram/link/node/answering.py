@@ -100,12 +100,13 @@ class Answering:
                 task.cancelled.set()
                 return Answer({}, (), "failed", "it came too late")
         try:
-            content, error, reason = job.outcome.result()
+            content, error, reason, code = job.outcome.result()
         except WorkerDied as died:
             _log.warning("%s", died)
             self._note(task, str(died))
             return Answer({}, (), "failed", str(died))
-        return Answer({}, () if content is None else content, error, reason)
+        settings = {"code": code} if code else {}
+        return Answer(settings, () if content is None else content, error, reason)
 
     def _end(self, job: _Job, why: str) -> None:
         """Ends work, so that it delays nothing else."""

@@ -27,7 +27,8 @@ def outcome_of(work: Work, node_config: dict[str, Any]) -> Outcome:
         del message  # the reply may be as large
         if reply.has_error():
             code, reason = reply.error.code, reply.error.reason or ""
-            return Outcome(None, _ERRORS.get(code, "failed"), reason)
+            said = _ERRORS.get(code)
+            return Outcome(None, said or "failed", reason, 0 if said else code)
         return Outcome(Blob.write(work.place, to_parts(reply.content)))
     except EngramError as error:
         return Outcome(None, "refused", str(error))

@@ -231,7 +231,8 @@ class Node:
 
     async def _handle(self, due: Due) -> None:
         ask = due.ask
-        if (found := self._store.reply(ask)) is None:
+        found: Answer | tuple[Frame, Blob] | None = self._store.reply(ask)
+        if found is None:
             if ask.until < time.monotonic():
                 return
             if (size := sum(each.size for each in ask.contents)) > self._most:

@@ -54,6 +54,7 @@ class Outcome(NamedTuple):
     content: Blob | None
     error: str = ""
     reason: str = ""
+    code: int = 0  # Flower's code of an error that the link has no word for
 
 
 class Worker:
@@ -140,9 +141,9 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(OSError):  # out of memory, end the worker, not the node
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
-    begin_log()
     from engram.link.node.client_app import outcome_of  # noqa: PLC0415 - loads torch
 
+    begin_log()  # in place of Flower's own log, which is there now
     while True:
         try:
             work: Work = pipe.recv()

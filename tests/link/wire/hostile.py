@@ -27,7 +27,7 @@ EVIL: list[Any] = [
 _DEEP = b"[" * 5000
 
 
-def honest(run: str, mark: str) -> list[tuple[str, dict[str, Any], bytes]]:
+def honest(run: str, mark: str) -> "Said":
     """Returns the kinds, fields and bodies of what honest ends say."""
     name = {"run": run, "request": "1/train", "mark": mark}
     content = {"digest": "a" * 64, "size": 5, "inline": True}
@@ -45,7 +45,9 @@ def honest(run: str, mark: str) -> list[tuple[str, dict[str, Any], bytes]]:
     ]
 
 
-def generated(seed: int, count: int, said: list[tuple[str, dict[str, Any], bytes]]) -> Iterator:
+def generated(
+    seed: int, count: int, said: list[tuple[str, dict[str, Any], bytes]]
+) -> Iterator[bytes]:
     """Yields frames, each an honest one with something changed."""
     rng = random.Random(seed)
     for _ in range(count):
@@ -128,7 +130,8 @@ def main(count: int) -> None:
     """Has both ends hear frames, and prints what came of it."""
     with tempfile.TemporaryDirectory() as folder:
         node, server = HostileNode(Path(folder) / "fed"), HostileServer(Path(folder) / "node")
-        for name, each in {"server": node, "node": server}.items():
+        ends: dict[str, HostileNode | HostileServer] = {"server": node, "node": server}
+        for name, each in ends.items():
             each.hear(1000, seed=1)
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             each.hear(count)

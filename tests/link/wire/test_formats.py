@@ -1,6 +1,7 @@
 """Frames and content: what is written is read, and nothing else is."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import safetensors.numpy
 from engram.link import content
 from engram.link.frames import HEADER, BadFrame, pack, unpack
 
-TENSORS = {
+TENSORS: dict[str, Any] = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),
     "n": np.array(7, dtype=np.int64),
     "b": np.array([True, False]),
@@ -67,7 +68,7 @@ def test_the_format_is_that_of_safetensors() -> None:
 
 def test_what_is_read_is_a_view() -> None:
     data = bytearray(b"".join(content.parts({"w": np.zeros(4, np.float32)})))
-    found = content.read(data)[0]["w"]
+    found = content.read(memoryview(data))[0]["w"]
     data[-4:] = np.float32(5).tobytes()
     assert found[3] == 5
 

@@ -189,7 +189,7 @@ def test_words_to_a_server_that_has_ended_are_lost(fed: Together, lab: Lab) -> N
                     pass
             with pytest.raises(Lost) as caught:
                 await connection.write(HELLO)
-        return caught.value.code.name
+        return str(caught.value.code.name)
 
     assert fed.do(write()) == "INVALID_ARGUMENT"
     assert lab.there("client-0")
