@@ -206,9 +206,11 @@ class Attempt:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.strip():
-                self._last = line
-            if (said := read_said(line)) is not None:
+            said = read_said(line)
+            if line.strip():  # after its last words, or those of Python, nothing more may come
+                last = line.strip() if said is None else said.message if said.is_warning else ""
+                self._last = last and f": {one_line(last)}"
+            if said is not None:
                 self._awaited = ""  # from now on the coordinator says whom it waits for
                 self._quiet.news()
             if said is None or not said.is_warning:
@@ -255,9 +257,7 @@ class Attempt:
             self._process.kill()
             self._process.wait()
         self._reader.join(timeout=5)
-        said = read_said(self._last)
-        last = one_line(said.message if said else self._last.strip())
-        self.trouble = "the coordinator died" + (f": {last}" if last else "")
+        self.trouble = f"the coordinator died{self._last}"
 
 
 def _watch(

@@ -158,8 +158,9 @@ def test_a_run_goes_on_whichever_process_is_killed(tmp_path, federation):
     )
     going.start()
     going.join(300)
-    assert [line.partition(";")[0] for line in troubles] == ["the coordinator died"] * len(troubles)
-    assert 2 <= len(troubles) <= 3  # the third has met the second process's
+    assert [line.partition(";")[0] for line in troubles[:2]] == ["the coordinator died"] * 2
+    # One may have met the coordinator of the second process, which then goes on with the run.
+    assert all("is being run by another process" in line for line in troubles[2:])
     wait_for(lambda: not coordinators(federation), 60, "the end of all coordinators")
     record = Run.open(folder)
     assert [row["round"] for row in record.rows()] == [*range(13)]

@@ -110,7 +110,7 @@ class Named(Moving):
         ]
 
 
-def named(names, *nodes, clients=3, **options):
+def named(names, *nodes, clients=3):
     g = Named(*nodes)
     g.names = names
-    return PatientGrid(g, least=1, membership=Membership(Path("fed/server"), clients, **options))
+    return PatientGrid(g, least=1, membership=Membership(Path("fed/server"), clients))

@@ -17,7 +17,7 @@ from engram.settings.experiment import Experiment
 from engram.wire.messages import RAISED
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, DIVERGED, ROSTER_QUERY, to_params, to_record
 
-MODEL = to_record({"w": torch.arange(3000.0)})  # 12 000 bytes, and 128 of numpy's header
+MODEL = to_record({"w": torch.arange(3000.0)})  # 12 000 bytes
 
 
 class Scripted:
@@ -81,7 +81,7 @@ def test_messages_of_a_round_share_its_model_and_the_settings() -> None:
     assert found[CONFIG] == {"server-round": 3, CLIENTS: [0, 3]}
     assert torch.equal(to_params(found[ARRAYS])["w"], torch.arange(3000.0))
     # Numbers count as 8 bytes: the round, and each client.
-    assert first.most == 2**22 + 4 * 2 * (12_128 + 3 * 8)
+    assert first.most == 2**22 + 4 * 2 * (12_000 + 3 * 8)
 
 
 def test_a_run_that_is_resumed_asks_for_a_round_by_the_same_names() -> None:

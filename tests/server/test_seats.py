@@ -1,17 +1,16 @@
 """Seats of a run: the node of each client, among claims, kinds of data, names and rows."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from flwr.app import Error, Message
 
 from engram.core.standardization import Moments, Standard
 from engram.data.schema.columns import Kind, Told
-from engram.link.server import membership
 from engram.link.server.identity import init_federation
+from engram.link.server.membership import membership_of
+from engram.link.server.registration import remove_client
 from engram.server.roster import Attendance, query_roster
-from engram.server.status import Member
 from engram.settings.errors import RunStopped
 from engram.wire.roster import describe_node
 from tests.server.rosters import (
@@ -27,6 +26,8 @@ from tests.server.rosters import (
     timed,
     warned,
 )
+
+SERVER = Path("fed/server")
 
 
 def test_who_comes_first_keeps_a_client_that_two_nodes_claim(warnings_of_engram):
@@ -132,7 +133,6 @@ def test_without_names_who_comes_first_keeps_a_client():
     claims = entry([0, 1]), entry([1, 2])
     for g in (
         named((), *claims),
-        named(("client-1", "client-0"), *claims, insecure=True),
         named(("north", "south"), *claims),
     ):
         assert query_roster(g, 3).nodes == [1, 1, 2]
@@ -168,51 +168,16 @@ def test_nobody_can_say_of_others_clients_that_they_will_not_come(monkeypatch):
     assert attendance.roster().nodes == [2, 3, None]
 
 
-def listed(*statuses):
-    return lambda folder, control: [
-        Member(f"client-{i}", i, status, "") for i, status in enumerate(statuses)
-    ]
-
-
-KNOWS = "the SuperLink knows {} of the federation's 3 nodes "
-START = "start the missing nodes, or lower min-clients"
-SAYS = {
-    ("online", "unregistered"): f"{KNOWS.format(1)}(on line: 1, removed: 1); "
-    "register the others' keys: `engram register fed/server`",
-    ("online", "offline", "registered"): f"{KNOWS.format(3)}(on line: 1); {START}",
-    (): f"{KNOWS.format(0)}(on line: 0); {START}",
-}
-
-
-@pytest.mark.parametrize("statuses", SAYS)
-def test_says_what_the_superlink_knows(monkeypatch, statuses):
-    monkeypatch.setattr(membership, "members", listed(*statuses))
-    nodes = [entry([0])] * ("online" in statuses)
-    with pytest.raises(RunStopped) as caught:
-        begun(named(("client-0",), *nodes, insecure=not statuses), 3)
-    assert str(caught.value).endswith(SAYS[statuses])
-    assert "\n" not in str(caught.value)
-
-
-def test_says_nothing_of_a_superlink_that_does_not_say(monkeypatch):
-    def declines(folder, control):
-        raise RunStopped("no SuperLink answers")
-
-    monkeypatch.setattr(membership, "members", declines)
-    with pytest.raises(RunStopped) as caught:
-        begun(named(()), 3)
-    assert str(caught.value) == (
-        "0 of 3 clients can take part, but 3 are needed; clients [0, 1, 2]: no node hosts it; "
-        f"{START}"
-    )
-
-
-def test_finds_the_federation_whose_superlink_started_it(monkeypatch):
-    found = membership.membership_of(SimpleNamespace(_addr="127.0.0.1:8001"))
-    assert found is None
+def test_says_how_many_of_the_members_nodes_are_on_line():
     init_federation(Path("fed"), clients=3, hosts=[], superlink="127.0.0.1:9092", days=1)
-    monkeypatch.setenv("FLWR_HOME", str(Path("fed/server/flwr")))
-    found = membership.membership_of(SimpleNamespace(_addr="127.0.0.1:8001"))
-    assert found == (Path("fed/server"), 3, False, "127.0.0.1:8001")
-    Path("fed/server/clients/client-1.71.removed").touch()
-    assert found.barred() == {71}
+    remove_client(SERVER, "1")
+    with pytest.raises(RunStopped) as caught:
+        begun(named(("client-0",), entry([0])), 3)
+    assert str(caught.value).endswith(
+        "; 1 of the federation's 2 nodes are on line, removed or left: 1; "
+        "start the missing nodes, or lower min-clients"
+    )
+    assert "\n" not in str(caught.value)
+    found = membership_of(SERVER)
+    assert found == (SERVER, 3)
+    assert found.barred() == {2}  # the node of client-1
