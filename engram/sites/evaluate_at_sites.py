@@ -31,6 +31,7 @@ SCORES: Final = "scores.json"  # the file with the answers
 _PATIENCE: Final = 30.0  # seconds that nodes have to come on line
 _LONGEST: Final = 600.0  # seconds that scoring a model may take
 
+
 class Given(NamedTuple):
     """A model to be scored."""
 

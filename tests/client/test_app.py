@@ -13,7 +13,6 @@ import engram
 from engram.client import app as module
 from engram.client.app import app
 from engram.client.disk_memory import DiskStore
-from engram.client.hosts.local import LocalHost
 from engram.client.training_description import read_training
 from engram.client.training_folders import kept
 from engram.core.slots import flat
