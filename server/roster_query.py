@@ -27,7 +27,7 @@ _SOON, _LATER = 5.0, 60.0  # seconds until a node that is busy, or cannot serve,
 class Answers:
     """Nodes' answers to the roster query. A node that can serve is asked once, others repeatedly.
 
-    Where the SuperLink knows nodes by name, a node hosts the clients of its name only, whatever
+    Where the grid knows nodes by name, a node hosts the clients of its name only, whatever
     it says. ``settings`` is a digest of the run's; ``columns`` the public key for which nodes seal
     descriptions of their tables, in place of their clients' data; empty: these are not asked for.
     """

@@ -44,7 +44,7 @@ def federation(
 ) -> None:
     """Run an experiment on a federation of processes on this machine, over gRPC.
 
-    They are those of a deployment on many machines: a SuperLink, and a node for each client, with
+    They are those of a deployment on many machines: a server, and a node for each client, with
     TLS and authentication. Their folders and logs stay beside the results.
     """
     overrides = overrides_of(config, sets)
@@ -52,7 +52,7 @@ def federation(
     experiment = for_federation(overrides, clients)
     folder = folder_of_command(out, f"federation-{data_name(experiment)}")
     place, options = folder / "federation", _data_options(experiment)
-    err.print(f"starting a SuperLink and {clients} nodes; logs in {place}/logs", soft_wrap=True)
+    err.print(f"starting a server and {clients} nodes; logs in {place}/logs", soft_wrap=True)
     _ = work.STRATEGIES  # slow to import: before there are processes to stop
     with LoopbackFederation(place, clients=clients, options=options) as there:
         _follow(experiment, folder / "run", there.server, "run it anew")

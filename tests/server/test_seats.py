@@ -29,8 +29,6 @@ from tests.server.rosters import (
     warned,
 )
 
-SERVER = Path("fed/server")
-
 
 def test_who_comes_first_keeps_a_client_that_two_nodes_claim(warnings_of_engram):
     g = Scripted(entry([0, 1]), entry([1, 2, 3]))

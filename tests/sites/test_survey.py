@@ -149,18 +149,18 @@ def test_members_alone_are_counted_and_not_who_is_invited_or_was_removed(
     assert tuple(found.rows) == tuple(found.tables) == members
     monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
     monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: found)
-    schema_cli.check_on({}, tmp_path, None)  # status 0
+    schema_cli.check_on({}, tmp_path)  # status 0
     total = len(members)
     assert f"{total} of {total} sites can take part" in capsys.readouterr().out
     away = found._replace(absent={members[0]: "off line"})
     monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: away)
     with pytest.raises(SystemExit):
-        schema_cli.check_on({}, tmp_path, None)
+        schema_cli.check_on({}, tmp_path)
     monkeypatch.setattr(
         schema_survey, "survey_deployed", lambda *given, check: found._replace(rows={})
     )
     with pytest.raises(SystemExit):
-        schema_cli.check_on({}, tmp_path, None)
+        schema_cli.check_on({}, tmp_path)
 
 
 def test_a_check_says_which_sites_approve_each_run(tmp_path, monkeypatch, capsys):
@@ -171,7 +171,7 @@ def test_a_check_says_which_sites_approve_each_run(tmp_path, monkeypatch, capsys
     assert (found.absent, found.approving) == ({}, (1,))
     monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
     monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: found)
-    schema_cli.check_on({}, tmp_path, None)
+    schema_cli.check_on({}, tmp_path)
     lines = [line for line in capsys.readouterr().out.splitlines() if "takes part" in line]
     ends = ["", ", once its site approves the run", "", ""]
     assert lines == [

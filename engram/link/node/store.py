@@ -20,7 +20,7 @@ from engram.link.blobs import Blob, Part
 from engram.link.frames import LARGEST, BadFrame, Frame, pack, unpack
 from engram.settings.files import replace_file
 
-_REPLIES, _RUNS = 2, 4  # replies of a run that are kept, and runs of which something is
+_REPLIES, _KINDS, _RUNS = 2, 4, 4  # most replies of a kind, kinds of a run, and runs, kept
 _REPLY: Final = "reply"  # the file beside a reply's content
 
 
@@ -34,7 +34,8 @@ class Store:
 
     def place(self, ask: Ask) -> Path:
         """Returns the folder of a reply's content."""
-        return self._replies / _hashed(ask.key.run) / _hashed(ask.key.request)
+        run, request = _hashed(ask.key.run), _hashed(ask.key.request)
+        return self._replies / run / _hashed(ask.kind) / request
 
     def content(self, ask: Ask, listed: Listed) -> Path | Part:
         """Returns a content of an ask: its file, or what is there of it."""
@@ -115,7 +116,8 @@ class Store:
             if path.name not in (_REPLY, blob.path.name):
                 path.unlink()
         _keep_newest(place, _REPLIES)
-        _keep_newest(place.parent, _RUNS)
+        _keep_newest(place.parent, _KINDS)
+        _keep_newest(place.parent.parent, _RUNS)
         return unpack(frame), blob
 
     def forget(self, ask: Ask) -> None:

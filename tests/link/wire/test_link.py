@@ -206,7 +206,7 @@ def test_a_damaged_reply_is_worked_on_again(fed: Together, lab: Lab) -> None:
     lab.ask(LARGE, names=NAMES[:1])
     lab.assert_right(LARGE, names=NAMES[:1])
     fed.end("client-0")
-    for kept in (fed.folder / "client-0").glob(f"state/replies/*/*/{'?' * 64}"):
+    for kept in (fed.folder / "client-0").glob(f"state/replies/*/*/*/{'?' * 64}"):
         kept.write_bytes(bytes(kept.stat().st_size))  # as a power cut does
     fed.start("client-0")
     lab.ask(LARGE, names=NAMES[:1])
