@@ -36,7 +36,7 @@ _ASKED: Final = {
     "identifiers": "looks like identifiers",
     "codes": "has codes far from its other numbers",
     "texts": "is text of many values",
-    "blanks": "has values that differ in blanks alone",
+    "blanks": "has values that differ in blanks or case alone",
 }
 
 Tables = Mapping[str, DescribedTable]

@@ -41,6 +41,7 @@ def number(column: Column, text: str) -> float | None:
         text = first + "".join(others) + mark + tail
     if column.decimal == ",":
         text = text.replace(".", "?").replace(",", ".")
+    text = text.replace("\u2212", "-")  # the sign of mathematics
     return float(text) if NUMBER.fullmatch(text) else None
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,7 @@ def is_measured(given: Any) -> bool:
 
 def dates(cells: Cells) -> Question | None:
     """All cells are dates, times or both, or numbers such as 20240301."""
-    written = cells.all(DATE.fullmatch) or (len(cells.texts) > FEW and cells.all(_is_day))
+    written = cells.all(DATE.fullmatch) or (len(cells.texts) > 2 and cells.all(_is_day))
     if not written and cells.given.dtype.kind in "mM":
         written = cells.all(DATE.match)
     if not written:
@@ -219,12 +220,22 @@ def _sentences(cells: Cells) -> bool:
 
 
 def blanks(cells: Cells) -> Question | None:
-    """Cells that differ in blanks around them alone."""
-    if not cells.blanks:
+    """Cells that differ in blanks around them alone, or texts in case or Unicode's form alone."""
+    order = cells.texts[np.argsort(-cells.counts, kind="stable")]
+    first = dict[str, str]()
+    meant = {text: first.setdefault(_folded(text), text) for text in map(str, order)}
+    alike = [text for text in meant if meant[text] != text] if cells.numbers is None else []
+    if not (cells.blanks or alike):
         return None
-    meant = {text: text.strip() for text in cells.blanks} | {text: text for text in cells.texts}
-    looks = "has values that differ in blanks alone"
-    return _asks(cells, looks, {"values": meant})._replace(cells=cells.blanks[:3])
+    meant |= {text: meant.get(text.strip(), text.strip()) for text in cells.blanks}
+    looks = f"has values that differ in {'case or the like' if alike else 'blanks'} alone"
+    shown = [*cells.blanks, *(each for text in alike for each in (text, meant[text]))]
+    choices = [{"values": meant}, *([{"kind": "category"}] if alike else [])]
+    return _asks(cells, looks, *choices)._replace(cells=(*shown[:3],))
+
+
+def _folded(text: str) -> str:
+    return normalize("NFKC", text).casefold()
 
 
 def copies(cells: Cells, target: Cells) -> Question | None:

@@ -118,13 +118,22 @@ def of_frame(
 
 
 def _check_types(path: Path, frame: Any) -> None:
-    """Refuses durations and periods, whose text would be read as numbers with a unit, or values."""
-    ways = {"timedelta": " / pandas.Timedelta(days=1)", "period": ".dt.to_timestamp()"}
-    faults = [
-        f"column {name} must be numbers, text or dates, got {dtype}: give frame[{name!r}]{way}"
+    """Refuses types whose text would be read as numbers with a unit, or as values."""
+    ways = {
+        "timedelta": "frame[{!r}] / pandas.Timedelta(days=1)",
+        "period": "frame[{!r}].dt.to_timestamp()",
+        "complex": "its real and its imaginary part",
+        "bytes": "frame[{!r}].str.decode('utf-8')",
+    }
+    types = {
+        name: pd.api.types.infer_dtype(frame[name]) if dtype == object else str(dtype)
         for name, dtype in frame.dtypes.items()
+    }
+    faults = [
+        f"column {name} must be numbers, text or dates, got {dtype}: give {way.format(name)}"
+        for name, dtype in types.items()
         for kind, way in ways.items()
-        if str(dtype).startswith(kind)
+        if dtype.startswith(kind)
     ]
     if faults:
         raise DataError(*(Fault((), f"{path}: {fault}") for fault in faults))

@@ -262,14 +262,20 @@ def test_sites_that_code_two_classes_differently_are_named():
         loaded(shifted)
 
 
-def test_durations_and_periods_are_refused_with_the_way():
+def test_durations_periods_and_bytes_are_refused_with_the_way():
     def changed(_, x):
         days = pd.to_timedelta(x["stay"], unit="D")
-        return x.assign(stay=days, month=pd.Period("2024-05", "M"))
+        codes = {"wave": np.arange(len(x)) * 1j, "code": [b"a"] * len(x)}
+        return x.assign(stay=days, month=pd.Period("2024-05", "M"), **codes)
 
     with pytest.raises(DataError, match="column stay must be numbers") as caught:
         loaded(clients(changed))
-    for way in ("frame['stay'] / pandas.Timedelta(days=1)", "frame['month'].dt.to_timestamp()"):
+    for way in (
+        "frame['stay'] / pandas.Timedelta(days=1)",
+        "frame['month'].dt.to_timestamp()",
+        "got complex128: give its real and its imaginary part",
+        "frame['code'].str.decode('utf-8')",
+    ):
         assert way in str(caught.value)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from engram.data.schema.columns import Column, File, Schema
 from engram.data.schema.fitting import fit
+from engram.data.schema.typed import typed
 from engram.data.schema.written import read_schema
 from engram.settings.errors import DataError
 from tests.samples import entry
@@ -131,6 +132,26 @@ def test_values_that_differ_in_blanks_are_asked_about_and_others_stripped():
     found = fitted(["yes ", " no"] * 20)
     assert not found.questions
     assert found.schema.by_name["v"].values == ("no", "yes")
+
+
+def test_values_that_differ_in_case_or_form_are_asked_about():
+    for one, other in [("yes", "Yes"), ("caf\u00e9", "cafe\u0301"), ("Stra\u00dfe", "STRASSE")]:
+        with entry(one, other):
+            (question,) = fitted([one, one, other, "b"] * 20).questions
+            known = read_schema(question.choices[0])
+            found = typed(known.columns[0], pd.Series([one, other, "b"]))
+            assert found.tolist() == [one, one, "b"]
+            written = read_schema(question.choices[1])
+            assert not fit(pd.DataFrame({"v": [one, other] * 20}), written).questions
+
+
+def test_a_sign_of_mathematics_is_a_minus():
+    cells = [f"{k - 9}.5".replace("-", "\u2212") for k in range(30)]
+    found = fitted(cells)
+    assert not found.questions
+    assert typed(found.schema.columns[0], pd.Series(cells)).tolist() == [
+        float(cell.replace("\u2212", "-")) for cell in cells
+    ]
 
 
 def test_row_numbers_that_programs_write_are_no_inputs():
