@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import engram
-from engram.link.server.superlink import compact
 from tests.samples import entry
 
 QUICK = {"num_rounds": 2, "eval_every": 1, "checkpoint_every": 1, "clients_per_round": 2}
@@ -55,11 +54,3 @@ def test_whatever_commands_write(engram, monkeypatch, tmp_path):
             status, _, err = engram(*words.split())
             assert status == 0, err
             check(tmp_path / made)
-
-
-def test_databases(engram, monkeypatch, tmp_path):
-    """Of the SuperLink, and of others' programs, whose files follow the mask of the command."""
-    compact(tmp_path / "superlink.db")
-    engram("methods")
-    (tmp_path / "other.db").touch()
-    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("*.db")} == {0o600}

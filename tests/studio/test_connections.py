@@ -11,7 +11,8 @@ import pytest
 from flask import Flask, request
 
 from engram.link.addresses import Address
-from engram.link.server.certificates import certificate_pem, key_pem, new_authority, new_key
+from engram.link.keys import key_pem
+from engram.link.server.certificates import certificate_pem, new_authority, new_key
 from engram.studio import http_limits
 from engram.studio.serving import server_of
 from tests.processes.support import free_port
