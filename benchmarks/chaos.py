@@ -132,7 +132,7 @@ def _kill_all(
         if over.wait(kill.delay):
             return
         if kill.target == "coordinator":
-            _kill_coordinator(federation, over)
+            _kill_coordinator(over)
         else:
             federation.kill(kill.target)
             time.sleep(kill.pause)
@@ -141,12 +141,11 @@ def _kill_all(
         say(f"{len(done)}: {kill.target} killed in round {reached[0] + 1}")
 
 
-def _kill_coordinator(federation: LoopbackFederation, over: threading.Event) -> None:
+def _kill_coordinator(over: threading.Event) -> None:
     while not over.is_set():
         with contextlib.suppress(psutil.Error):  # a process may end meanwhile
-            superlink = psutil.Process(federation.processes["superlink"].pid)
-            for child in superlink.children(recursive=True):
-                if any("flwr-serverapp" in word for word in child.cmdline()):
+            for child in psutil.Process().children():
+                if "engram.simulations.coordinator" in child.cmdline():
                     child.kill()
                     return
         time.sleep(0.05)

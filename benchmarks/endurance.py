@@ -79,7 +79,7 @@ def measure_all(processes: Mapping[str, int], federation: Path, run: Path) -> di
 def coordinates(process: psutil.Process) -> bool:
     """Returns whether a process is a run's coordinator."""
     try:
-        return any("flwr-serverapp" in word for word in process.cmdline())
+        return any("engram.simulations.coordinator" in word for word in process.cmdline())
     except psutil.NoSuchProcess:
         return False
 
