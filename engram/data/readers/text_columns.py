@@ -12,7 +12,7 @@ from pyarrow import compute
 from engram.data.schema.cells import EXACT
 from engram.data.schema.typed import plain_numbers
 
-_BLOCK: Final = 2**21  # bytes that are read at once
+_BLOCK: Final = 2**20  # bytes that are read at once
 
 
 class TextColumns:

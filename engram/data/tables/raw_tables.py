@@ -126,7 +126,7 @@ def _check_types(path: Path, frame: Any) -> None:
         "bytes": "frame[{!r}].str.decode('utf-8')",
     }
     types = {
-        name: pd.api.types.infer_dtype(frame[name]) if dtype == object else str(dtype)
+        name: pd.api.types.infer_dtype(frame[name]) if dtype.kind == "O" else str(dtype)
         for name, dtype in frame.dtypes.items()
     }
     faults = [
