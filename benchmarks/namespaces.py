@@ -13,7 +13,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from engram.link.server.launch import Launch
 from engram.simulations.loopback import LoopbackFederation
 
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of unshare(2)
@@ -58,14 +57,14 @@ class LinkedFederation(LoopbackFederation):
         """Lets a node that was cut off come back."""
         _ip("link", "set", _link(name), "up")
 
-    def _launch(self, name: str) -> Launch:
-        launch = super()._launch(name)
+    def _command(self, name: str) -> list[str]:
+        command = super()._command(name)
         if name == "superlink":
-            return launch
+            return command
         if name not in self._inside:
             self._inside[name] = _hold()
             _join(name, self._inside[name])
-        return launch._replace(argv=[*_within(self._inside[name]), *launch.argv])
+        return [*_within(self._inside[name]), *command]
 
 
 def _hold() -> subprocess.Popen[bytes]:

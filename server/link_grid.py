@@ -69,12 +69,12 @@ class LinkGrid(Grid):
         self._came: dict[str, tuple[float, Message]] = {}
         self._most = _SPARE
 
-    def set_run(self, run: LocalRun) -> None:
+    def set_run(self, run: Any) -> None:
         """Sets the run that the grid operates in."""
         self._run = run
 
     @property
-    def run(self) -> LocalRun:
+    def run(self) -> Any:
         """The run that the grid operates in."""
         return self._run
 
@@ -146,8 +146,8 @@ class LinkGrid(Grid):
         """
         kind, node = message.metadata.message_type, message.metadata.dst_node_id
         number = config_of(message.content).get("server-round")
-        in_round = number is not None and kind in (MessageType.TRAIN, MessageType.EVALUATE)
-        name = f"{number if in_round else self._token}/{kind}"
+        in_round = isinstance(number, int) and kind in (MessageType.TRAIN, MessageType.EVALUATE)
+        name = f"{number!r}/{kind}" if in_round else f"{self._token}/{kind}"
         self._named[node, name] += 1
         name = f"{name}/{node}/{self._named[node, name]}"
         name_message(message, name)

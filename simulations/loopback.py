@@ -109,7 +109,7 @@ class LoopbackFederation:
         """
         with self.log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "engram", *self._arguments(name)],
+                self._command(name),
                 env=os.environ | SAFE,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
@@ -152,12 +152,13 @@ class LoopbackFederation:
                     log = self.log("superlink")
                     raise RunStopped(f"the server did not start: see {log}") from error
 
-    def _arguments(self, name: str) -> list[str]:
+    def _command(self, name: str) -> list[str]:
+        engram = [sys.executable, "-P", "-m", "engram"]
         if name == "superlink":
-            return ["superlink", str(self.server)]
+            return [*engram, "superlink", str(self.server)]
         clients = range(self._clients) if name == "clients" else [name.removeprefix("client-")]
         folders = [str(self._folder / f"client-{client}") for client in clients]
-        return ["node", *folders, *self.options[name]]
+        return [*engram, "node", *folders, *self.options[name]]
 
 
 def _free_port() -> int:

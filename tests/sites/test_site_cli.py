@@ -73,7 +73,7 @@ def test_status_of_a_client_shows_its_node_policy_and_rounds(engram, folder, aud
     status, out, _ = engram("status", folder)
     assert status == 0
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if line}
-    assert lines["client"] == "1 of 2, of fed at 127.0.0.1:9092, by certificate and key"
+    assert lines["client"] == "1 of 2, of fed at 127.0.0.1:9092"
     assert lines["node"] == f"does not run: engram node {folder}"
     assert lines["policy"] == f"{folder}/policy.toml: methods=['fed*'], rounds-a-day=9"
     assert lines["today"] == "2 of at most 9 rounds of training"
