@@ -76,6 +76,7 @@ class Link:
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._known, self._fault, self._away = threading.Event(), "", False
+        self._anew = False  # whether the server has been heard of since contents were looked for
         self._thread = threading.Thread(target=self._stay, daemon=True)
         self._thread.start()
 
@@ -116,6 +117,9 @@ class Link:
         end = time.monotonic() + seconds
         while self._asked:
             self._check()
+            if self._anew:  # the server may have dropped this run, which was away
+                self._anew = False
+                _ = [[*self._listed(each.question.contents)] for each in self._asked.values()]
             try:
                 found = self._inbox.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
@@ -174,7 +178,7 @@ class Link:
         for each in contents:
             if inline := each.size <= left:
                 left -= each.size
-            elif each.digest not in self._written:
+            elif each.digest not in self._written or not (self._blobs / each.digest).is_file():
                 Blob.write(self._blobs, each.parts)
                 self._written.add(each.digest)
             yield Listed(each.digest, each.size, inline)
@@ -237,7 +241,7 @@ class Link:
                 if frame.kind == "members":
                     self._members = _members(json.loads(bytes(frame.body)))
                     self._known.set()
-                    self._away = False
+                    self._away, self._anew = False, True
                 else:
                     self._inbox.put(frame)
         finally:

@@ -68,7 +68,7 @@ def socket_target(folder: Path) -> Iterator[str]:
     """Yields gRPC's target of the socket in a server's folder, whatever the length of its path."""
     path = folder.absolute() / SOCKET
     if len(os.fsencode(path)) <= _LONGEST_PATH:
-        yield f"unix:{path}"
+        yield f"unix:{str(path).replace('%', '%25')}"  # gRPC's targets are URIs
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -69,6 +69,10 @@ class Exchange:
         key = Key(name, frame.text("run", 64), frame.text("request", 256))
         return self._desk.awaited(key, frame.text("mark", 64))
 
+    def is_awaited(self, ask: Ask) -> bool:
+        """Whether the reply to an ask is still awaited."""
+        return self._desk.awaited(ask.key, ask.mark) is not None
+
     def hear(self, name: str, session: Session, frame: Frame) -> None:
         """Hears a word of a node.
 
@@ -132,6 +136,8 @@ class Exchange:
         frame = Frame("reply", {"settings": {}, "error": error, "reason": reason}, memoryview(b""))
         for ask in asks:
             self._pass(ask, frame, size=0)
+            if error != UNUSABLE:  # a run that begins anew may ask it again
+                self._desk.forget([ask.key])
 
     # --- Words of runs -------------------------------------------------------------------------
 

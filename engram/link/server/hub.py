@@ -131,9 +131,11 @@ class Server:
         """Ends who is no member any more, and what is too late; tells nodes what is new."""
         now, before = time.monotonic(), self._names
         self._names = self._roll.names()
-        for name, key in self._keys.items():
+        for name, key in [*self._keys.items()]:
             if self._roll.name(key) != name:
-                self._nodes[name].end(*self._refusal(key, name))
+                (session := self._nodes[name]).end(*self._refusal(key, name))
+                self._gone(name, session)  # now, even if it does not read this
+                self._transfers.end(name)
         for name in before - self._names:
             self._exchange.end_member(name)
         self._exchange.end_overdue()

@@ -101,3 +101,6 @@ class Session:
             self.end(_Code.INVALID_ARGUMENT, str(error))
         except (asyncio.InvalidStateError, grpc.aio.BaseError):
             self.end(_Code.OK, "")  # the other end has ended the call
+        except Exception as error:  # a fault of ours, of which the other end must not wait
+            self.end(_Code.INTERNAL, f"{type(error).__name__}: {error}")
+            raise

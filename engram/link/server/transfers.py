@@ -73,7 +73,8 @@ class Transfers:
         with self._counted(name):
             try:
                 for chunk in blob.chunks(first.number("offset", size), CHUNK):
-                    await asyncio.wait_for(context.write(chunk), self._stall)
+                    async with asyncio.timeout(self._stall):  # wait_for may swallow an `end`
+                        await context.write(chunk)
                     self._counters.add("content_bytes", len(chunk))
             except FileNotFoundError:  # its run asks anew, or is over
                 await context.abort(_Code.UNAVAILABLE, "the content is not here (yet)")
@@ -93,7 +94,7 @@ class Transfers:
                     if not other.name.startswith(digest):
                         other.unlink()
                 blob = await self._fill(folder / digest, size, digest, ask, context)
-        if self._exchange.awaited(name, first) is not None:  # it has not been cancelled meanwhile
+        if self._exchange.is_awaited(ask):  # it has not been cancelled meanwhile
             self._exchange.reply(ask, first._replace(body=memoryview(b"")), size, blob.path)
         await context.write(pack("done"))
 
@@ -106,9 +107,12 @@ class Transfers:
                 self._check_disk(path.parent)
                 await context.write(pack("from", offset=part.held))
                 while part.held < size:
-                    chunk = await asyncio.wait_for(context.read(), self._stall)
+                    async with asyncio.timeout(self._stall):
+                        chunk = await context.read()
                     if chunk is grpc.aio.EOF:
                         raise BadFrame("the reply ends too early")
+                    if not self._exchange.is_awaited(ask):
+                        await context.abort(_Code.NOT_FOUND, "it is not awaited any more")
                     part.add(chunk)
                     self._promised[path] = size - part.held
                 return part.finish()
