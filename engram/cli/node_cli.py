@@ -299,8 +299,8 @@ def forget(
         raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
     with only_one(root.parent):
         removed = list(there.values()) if training is None else [there[training]]
-        for path in removed:
-            shutil.rmtree(path)
+        for path in [*removed, *root.parent.glob("contents*"), *root.parent.glob("replies*")]:
+            shutil.rmtree(path)  # the last ones, which its node keeps, of whatever training
     names = ", ".join(path.name for path in removed)
     say(f"forgotten: {names or 'nothing'}")
     forgotten = {path.name for path in removed}

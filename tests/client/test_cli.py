@@ -92,7 +92,10 @@ def test_memories_are_listed_shown_exported_and_forgotten(engram, folder):
     _, out, _ = engram("log", folder)
     exported = f"what client 1 of training {TRAINING} remembers was exported to {where}"
     assert f"this node: {exported}" in out
+    for kept in ("contents/17", "replies.encrypted/17"):  # as the link keeps what comes and goes
+        (folder / "state" / kept).mkdir(parents=True)
     _, out, _ = engram("memory", "forget", folder, TRAINING)
+    assert not [*folder.glob("state/contents*"), *folder.glob("state/replies*")]
     exported = f"exported from {TRAINING}, delete it, too: {where}"
     assert out.splitlines() == [f"forgotten: {TRAINING}", exported]
     assert json.loads(engram("memory", "list", folder, "--json")[1]) == []

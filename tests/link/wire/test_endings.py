@@ -142,16 +142,6 @@ def _saying(frame: bytes) -> Iterator[bytes]:
     until(lambda: False, seconds=60)
 
 
-def test_a_full_disk_keeps_no_half_of_a_content(tmp_path: Path) -> None:
-    def parts() -> Iterator[bytes]:
-        yield b"half"
-        raise OSError("no space left")
-
-    with pytest.raises(OSError, match="no space"):
-        Blob.write(tmp_path, parts())
-    assert not [*tmp_path.iterdir()]
-
-
 def test_a_fault_of_the_server_ends_a_session(tmp_path: Path) -> None:
     class Call:
         async def read(self) -> bytes:
