@@ -230,7 +230,7 @@ def blanks(cells: Cells) -> Question | None:
     meant |= {text: meant.get(text.strip(), text.strip()) for text in cells.blanks}
     looks = f"has values that differ in {'case or the like' if alike else 'blanks'} alone"
     shown = [*cells.blanks, *(each for text in alike for each in (text, meant[text]))]
-    choices: list[dict[str, Any]] = [{"values": meant}]
+    choices: list[Mapping[str, Any]] = [{"values": meant}]
     choices += [{"kind": "category"}] if alike else []
     return _asks(cells, looks, *choices)._replace(cells=(*shown[:3],))
 
