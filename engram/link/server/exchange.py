@@ -107,19 +107,19 @@ class Exchange:
         check_reply(frame)
         self._counters.add("replies")
         self._counters.add("reply_bytes", size)
-        more: dict[str, Any] = {"size": size}
-        if file is not None:
-            more["file"] = str(file)
-        self._pass(ask, frame, **more)
+        self._pass(
+            ask, frame, {"size": size} if file is None else {"size": size, "file": str(file)}
+        )
 
-    def _pass(self, ask: Ask, frame: Frame, **more: Any) -> None:
+    def _pass(self, ask: Ask, frame: Frame, where: dict[str, Any]) -> None:
         key = ask.key
         said = {
+            **where,
             "settings": frame.table("settings"),
             "error": frame.text("error", 64),
             "reason": frame.text("reason")[:_REASON],
         }
-        reply = pack("reply", frame.body, node=key.node, request=key.request, **said, **more)
+        reply = pack("reply", frame.body, node=key.node, request=key.request, **said)
         if (session := self._idle(key)) is not None:
             session.strikes = 0
         self._desk.reply(key, reply)
@@ -131,7 +131,7 @@ class Exchange:
         """Answers asks in place of their nodes."""
         frame = Frame("reply", {"settings": {}, "error": error, "reason": reason}, memoryview(b""))
         for ask in asks:
-            self._pass(ask, frame, size=0)
+            self._pass(ask, frame, {"size": 0})
 
     # --- Words of runs -------------------------------------------------------------------------
 
