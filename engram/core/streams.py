@@ -59,10 +59,7 @@ def unseen(experiment: "Experiment", names: Mapping[int, str]) -> frozenset[int]
     """Returns the clients that never train: those that ``unseen`` lists, or drawn ones.
 
     A node knows the names of its own clients alone: names that no client has are left out.
-
-    Args:
-        experiment: The settings.
-        names: Clients' names; clients without one go by their numbers.
+    Clients without a name go by their numbers.
     """
     e = experiment
     if e.unseen:

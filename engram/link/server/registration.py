@@ -69,9 +69,6 @@ def roll(folder: Path) -> Clients:
 
     A key that was refused for good stays so wherever it comes again, as where a former copy of the
     folder was brought back. What holds no key is nobody's.
-
-    Args:
-        folder: The server's folder.
     """
     files = sorted((folder / "clients").glob("client-*"))
     keys = dict[str, ListedKey]()

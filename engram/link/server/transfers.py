@@ -43,13 +43,7 @@ def _ended(call: _Call) -> _Call:
 
 
 class Transfers:
-    """Contents of asks on their way to nodes, and of replies on their way from them.
-
-    Args:
-        exchange: The asks and replies that they belong to.
-        patience: How long they may stand still.
-        counters: Counters of ``COUNTED``.
-    """
+    """Contents of asks on their way to nodes, and of replies on their way from them."""
 
     def __init__(self, exchange: Exchange, patience: Patience, counters: Counters) -> None:
         self._exchange, self._stall, self._counters = exchange, patience.stall, counters
