@@ -75,11 +75,7 @@ def scored(
     """Returns the clients of an evaluation: some that train, drawn by the seed, and all others.
 
     They are the same in every evaluation, and with every method.
-
-    Args:
-        experiment: The settings; of ``scored_clients`` 0, all are scored.
-        clients: Those that can be scored, ascending.
-        never: Clients that never train.
+    Of ``scored_clients`` 0, all are. ``clients`` can be scored, and ascend; ``never`` never train.
     """
     e = experiment
     train = [client for client in clients if client not in never]

@@ -117,10 +117,7 @@ def _vouched(
 def moved_node(folder: Path, superlink: str, former: str) -> bytes:
     """Updated ``node.toml`` of a client after a move of its server.
 
-    Args:
-        folder: The client's folder.
-        superlink: HOST:PORT of the server from now on.
-        former: Where it was; tried as well, as long as nothing answers at the new one.
+    The ``former`` address is tried as well, as long as nothing answers at the new one.
     """
     settings = read_settings(folder / "node.toml") | {"superlink": superlink, "former": former}
     return to_toml(settings)

@@ -62,9 +62,7 @@ class _Asked(NamedTuple):
 class Link:
     """A run's connection to a server, which may be away: what has no reply is asked again.
 
-    Args:
-        folder: The server's folder.
-        run: Name of the run: decimal digits. A run that is resumed has the same one.
+    Its name ``run`` has decimal digits. A run that is resumed has the same one.
     """
 
     def __init__(self, folder: Path, run: str) -> None:
@@ -247,9 +245,7 @@ class Link:
 def status(folder: Path, *, patience: float = 0.0) -> Status:
     """Returns the state of the server of a folder.
 
-    Args:
-        folder: The server's folder.
-        patience: Seconds to wait for a server that has just been started.
+    ``patience`` is the seconds to wait for a server that has just been started.
 
     Raises:
         Refused: No server answers.

@@ -53,10 +53,7 @@ def shifted(network: nn.Module, bias: Tensor) -> nn.Module:
 class Mixture(nn.Module):
     """A mixture of several networks' predictions.
 
-    Args:
-        networks: The networks.
-        weights: Their weights, (len(networks),), which add up to 1.
-        targets: What the targets are, as ``Task.targets``.
+    Weights have shape (len(networks),) and add up to 1.
     """
 
     weights: Tensor

@@ -48,11 +48,7 @@ class Membership(NamedTuple):
         return (self.folder / f"stop-{run_id}").exists()
 
     def known(self, on_line: Collection[int]) -> str:
-        """Returns how many of the members' nodes are on line, in words.
-
-        Args:
-            on_line: Numbers of the nodes that are.
-        """
+        """Returns how many of the members' nodes are on line, in words."""
         members, gone = self.members(), len(roll(self.folder).gone)
         there = members & {client_number(node) for node in on_line}
         ended = f", {gone} removed or left" if gone else ""
