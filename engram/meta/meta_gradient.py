@@ -102,7 +102,7 @@ def fine_tune(loss: LossFn, *, lr: Scale, steps: int) -> Callable[..., Params]:
     Each is on the next of the batches, of which there is at least one; after the last one comes
     the first again. So with a client's only batch, each step is on all of its rows.
 
-    w itself is not changed, so one model can be personalized for any number of clients. Steps may be 0.
+    w itself is not changed, so one model can be personalized for any number of clients.
 
     Raises:
         ValueError: If a value is out of range.
