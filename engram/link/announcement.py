@@ -83,7 +83,7 @@ def new_authorities(told: Told, trusted: bytes) -> bytes | None:
 
 
 def least_key(told: Told) -> bytes:
-    """Returns what ``proven_serial`` is to prove, if the server says any; else empty."""
+    """Returns the certificate for ``proven_serial``, if the server says any; else empty."""
     return _text(told, _LEAST_KEY)
 
 

@@ -42,7 +42,7 @@ class Status(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """Question whose reply has not come."""
+    """Question without a reply."""
 
     question: Question
     contents: list[Listed]
@@ -60,7 +60,7 @@ class _Asked(NamedTuple):
 
 
 class Link:
-    """A run's connection to a server, which may be away: what has no reply is asked again.
+    """A run's connection to a server that may be away: questions without a reply are asked again.
 
     Its name ``run`` has decimal digits. A run that is resumed has the same one.
     """
@@ -136,7 +136,7 @@ class Link:
                 del reply
 
     def drop(self, nodes: Iterable[str]) -> None:
-        """Gives up what is outstanding of some nodes, which stop working on it."""
+        """Gives up questions to some nodes, so that they stop working on them."""
         gone = {*nodes}
         for name in [name for name in self._asked if name[0] in gone]:
             with self._lock:
@@ -144,7 +144,7 @@ class Link:
             self._say("cancel", *name)
 
     def close(self, *, over: bool) -> None:
-        """Ends; without ``over``, the server keeps what is outstanding for a while."""
+        """Ends; without ``over``, the server keeps open questions for a while."""
         self._closed.set()
         if over:
             self._outbox.put(pack("over"))
@@ -167,7 +167,7 @@ class Link:
     # --- Contents ------------------------------------------------------------------------------
 
     def _listed(self, contents: Iterable[Content]) -> Iterator[Listed]:
-        """Yields how contents travel; the large ones are written, unless they are there."""
+        """Yields the contents as listed; the large ones are written, unless they are there."""
         left = INLINE
         for each in contents:
             if inline := each.size <= left:

@@ -49,11 +49,11 @@ class Exchange:
         self._reasons: dict[Key, str] = {}  # why replies are not here yet
 
     def run_folder(self, run: str) -> Path:
-        """Returns the folder of what is on its way for a run."""
+        """Returns the folder of the contents that are on their way for a run."""
         return self._runs_folder / run
 
     def reply_folder(self, key: Key) -> Path:
-        """Returns the folder of a reply's content, of which there is one file at a time."""
+        """Returns the folder of a reply's content, of one file at a time."""
         request = hashlib.sha256(key.request.encode(errors="surrogatepass")).hexdigest()[:32]
         return self.run_folder(key.run) / "replies" / f"{key.node}.{request}"
 
@@ -88,7 +88,7 @@ class Exchange:
             raise BadFrame(f"a node must not say {frame.kind!r}")
 
     def refuse_large(self, ask: Ask, size: int) -> bool:
-        """Answers in place of a node whose reply is too large; returns whether it is."""
+        """Answers in place of a node if its reply is too large; returns whether it is."""
         if size <= ask.most:
             return False
         self._counters.add("refused_replies")
@@ -160,7 +160,7 @@ class Exchange:
             self.nodes[key.node].send(partial(_packed, ask))
 
     def drop(self, run: str) -> None:
-        """Forgets a run that is over, and has nodes forget what they keep for it."""
+        """Forgets a run that is over, as its nodes do."""
         self._forget(self._desk.of_run(run))
         for session in self.nodes.values():
             session.send(partial(pack, "over", run=run))
@@ -194,7 +194,7 @@ class Exchange:
         self._reasons[ask.key] = reason
 
     def end_overdue(self) -> None:
-        """Answers asks whose time has passed, and cancels them."""
+        """Answers overdue asks, and cancels them."""
         for ask in self._desk.overdue(time.monotonic()):
             self._cancel([ask.key])
             self._answer([ask], LATE, self._reasons.pop(ask.key, ""))

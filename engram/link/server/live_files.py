@@ -117,7 +117,7 @@ def _live_roll(folder: Path) -> Live[Clients]:
 
 
 def announcements(folder: Path) -> Callable[[], Mapping[str, str]]:
-    """Returns what announces, whenever it is called, what nodes are to know by then."""
+    """Returns a function that returns the announcements to nodes as they are by then."""
     files = settings, root, least = folder / "federation.toml", folder / "ca.crt", folder / LEAST
 
     def read() -> dict[str, str]:
@@ -128,7 +128,7 @@ def announcements(folder: Path) -> Callable[[], Mapping[str, str]]:
 
 
 def server_credentials(folder: Path) -> grpc.ServerCredentials:
-    """Returns a server's credentials: its certificate, and whom it lets in, at each connection.
+    """Returns a server's credentials: its certificate, and those it lets in, at each connection.
 
     That are members, and clients whose keys are refused for good, who can so be told why.
 

@@ -26,7 +26,7 @@ _Call = Callable[..., Awaitable[None]]
 
 
 def _ended(call: _Call) -> _Call:
-    """Ends a call with a status where its node has sent what it must not, or does not read."""
+    """Ends a call with a status where its node breaks the rules, or does not read."""
 
     @wraps(call)
     async def handle(self: "Transfers", name: str, first: Frame, context: Context) -> None:
