@@ -39,7 +39,7 @@ def opened(grid: Grid, context: Context) -> Iterator[tuple[Experiment, Path]]:
 
 @contextmanager
 def verdicts() -> Iterator[None]:
-    """Logs an error in one line before it is raised, for whoever watches the run.
+    """Logs an error in one line before it is raised, for those who watch the run.
 
     Raises:
         EngramError: What is done in it cannot be done.

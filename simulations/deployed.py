@@ -41,7 +41,7 @@ _ENDS = 10.0  # seconds that a coordinator may take to end
 
 
 def run_number(folder: Path) -> int:
-    """Returns the number of the run in a folder, which it keeps when it is resumed."""
+    """Returns the number of the run in a folder; it keeps it when it is resumed."""
     return int(hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:15], 16)
 
 

@@ -133,7 +133,7 @@ class Buffered(Together):
         self._slots = {version: unflat(x, self._like) for version, x in every.items()}
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
-        """Returns the clients whose answers fill the buffer, by their initial slots."""
+        """Returns the clients that fill the buffer by their answers, by their initial slots."""
         version = server_round - 1
         self._slots[version] = slots
         landed, self._flights = landings(

@@ -57,7 +57,7 @@ class Traffic:
         self._held = state.get(_HELD, self._held)
 
     def forget(self, clients: Iterable[int] | None = None) -> None:
-        """Forgets what clients hold; by default, what all do."""
+        """Forgets the models that clients hold; by default, those of all."""
         at = slice(None) if clients is None else [*clients]
         self._held = self._held.clone()
         self._held[at] = _NONE

@@ -78,11 +78,7 @@ def recovered(rows: Tensor, guesses: Tensor, spread: float) -> Tensor:
     """Marks the rows that are recovered by a guess, (n,).
 
     A guess shows a row if their squared distance is at most a tenth of ``spread``.
-
-    Args:
-        rows: (n, d).
-        guesses: (k, d); any number of them, and in any order.
-        spread: Mean squared distance of rows to their mean.
+    Guesses, (k, d), are in any order; ``spread`` is the rows' mean squared distance to their mean.
     """
     if not len(guesses):
         return torch.zeros(len(rows), dtype=torch.bool)

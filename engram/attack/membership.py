@@ -92,10 +92,7 @@ def power(scores: Array, members: Bools) -> Power:
 
     The 95 % interval is Student's over targets. These share their references, so it is of these
     rows and of runs that are drawn anew.
-
-    Args:
-        scores: (models, rows), higher for members.
-        members: (models, rows).
+    Both have the shape (models, rows); scores are higher for members.
 
     Raises:
         ValueError: There are too few non-members for the rate.

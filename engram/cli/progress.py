@@ -188,9 +188,7 @@ def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
 
     A KeyboardInterrupt raised inside `torch.func` becomes an internal error of torch. A second
     Ctrl-C is not delayed.
-
-    Args:
-        at_once: Do not delay the first either.
+    With ``at_once`` the first is not, either.
     """
     asked = False
 

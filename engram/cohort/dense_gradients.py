@@ -230,10 +230,7 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivativ
     It equals ``engram.networks.losses.mean_loss`` of classification or regression, for stacked
     parameters of the same names; ``dense0.weight`` may be in any linear coordinates that the batch
     supports. Batches are ``Examples``.
-
-    Args:
-        layers: Number of dense layers, the last included; >= 1.
-        output: The loss of the last layer's outputs.
+    The dense ``layers`` are 1 or more, with the last one, whose outputs' loss is ``output``.
     """
 
     def value(w: Params, batch: Examples) -> Tensor:

@@ -93,9 +93,7 @@ class Comparison:
         """Returns a row for each client of each seed, and a column for each model and reference.
 
         The column ``unseen`` says which clients never train.
-
-        Args:
-            metric: Its name; by default the first.
+        ``metric`` is by default the first.
         """
         (results,) = self._results(metric)
         return per_client(self._records, results)
@@ -105,9 +103,7 @@ class Comparison:
 
         ``shown`` says whether the interval excludes zero; all of them hold together with a
         probability of 95 %, over other clients and other seeds.
-
-        Args:
-            metric: Its name; by default the first.
+        ``metric`` is by default the first.
         """
         (results,) = self._results(metric)
         return pairs(results)
@@ -205,10 +201,7 @@ def load_comparison(comparison: str | Path, *, round: str = "picked") -> Compari
     """Opens a comparison: its folder, or its name in ``runs/``.
 
     Runs that are not finished have no part in it; ``stopped`` names them.
-
-    Args:
-        comparison: Which.
-        round: Round that its tables are of: ``picked`` by validation rows, or ``last``.
+    ``round`` is what its tables are of: ``picked`` by validation rows, or ``last``.
 
     Raises:
         Refused: If there is none, or it is damaged, or there is no such round.

@@ -47,10 +47,6 @@ def floor_of(variances: npt.NDArray[Any], pairs: npt.NDArray[np.int64]) -> npt.N
 def of_clients(methods: int, clients: int) -> Reals:
     """Returns Student's quantiles for the means of clients, of each of all pairs of methods.
 
-    Args:
-        methods: Number of methods, all pairs of which are compared.
-        clients: Number of clients.
-
     Returns:
         One for each of ``ALPHAS``, which Bonferroni divides among the pairs.
     """

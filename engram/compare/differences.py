@@ -115,9 +115,7 @@ def pairwise(scores: Mapping[str, Scores]) -> dict[tuple[str, str], Difference]:
     """Compares every method with every other one, client by client, seed by seed.
 
     The part of a variance that is due to seeds is at least ``floor_of`` all pairs'.
-
-    Args:
-        scores: Each method's scores, of the same seeds in the same order and the same clients.
+    All have the same seeds in the same order, and the same clients.
 
     Returns:
         The first method's scores less the second's, for each ordered pair.

@@ -87,9 +87,7 @@ def replace(server: Slots, mean: Update) -> Slots:
 def mean_of(updates: Sequence[Update], by: str) -> Update:
     """Returns the mean of updates.
 
-    Args:
-        updates: The updates.
-        by: The weights: ``rows``, ``clients``, or ``weight``, as ``FromEach`` has them.
+    Weights are ``rows``, ``clients``, or ``weight``, as ``FromEach`` has them.
 
     Raises:
         ValueError: If there are no updates, or their weights add up to 0.

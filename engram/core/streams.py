@@ -59,10 +59,7 @@ def unseen(experiment: "Experiment", names: Mapping[int, str]) -> frozenset[int]
     """Returns the clients that never train: those that ``unseen`` lists, or drawn ones.
 
     A node knows the names of its own clients alone: names that no client has are left out.
-
-    Args:
-        experiment: The settings.
-        names: Clients' names; clients without one go by their numbers.
+    Clients without a name go by their numbers.
     """
     e = experiment
     if e.unseen:
@@ -78,11 +75,7 @@ def scored(
     """Returns the clients of an evaluation: some that train, drawn by the seed, and all others.
 
     They are the same in every evaluation, and with every method.
-
-    Args:
-        experiment: The settings; of ``scored_clients`` 0, all are scored.
-        clients: Those that can be scored, ascending.
-        never: Clients that never train.
+    Of ``scored_clients`` 0, all are. ``clients`` can be scored, and ascend; ``never`` never train.
     """
     e = experiment
     train = [client for client in clients if client not in never]

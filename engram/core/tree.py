@@ -79,9 +79,7 @@ def clip(params: Params, origin: Params, bound: float) -> Params:
 def norm(x: Params, leading: int = 0) -> Tensor:
     """Returns the Euclidean norm over all leaves, separately for each of stacked models.
 
-    Args:
-        x: The parameters.
-        leading: Number of leading axes of stacked models, which the result keeps.
+    The result keeps ``leading`` axes of stacked models.
     """
     squares = [leaf.square().reshape(*leaf.shape[:leading], -1).sum(-1) for leaf in x.values()]
     return torch.stack(squares).sum(0).sqrt()
@@ -90,10 +88,7 @@ def norm(x: Params, leading: int = 0) -> Tensor:
 def sum_over(function: Callable[..., Tensor], *leaves: Tensor) -> Tensor:
     """Returns the sum of a function of tensors of the same shape, entry by entry.
 
-    Args:
-        function: ``(*parts) -> ()``: the sum over some entries. It sees large tensors part by part,
-            so that what it makes of them takes little memory.
-        leaves: The tensors.
+    It sees large tensors part by part, so that what it makes of them takes little memory.
     """
     if leaves[0].numel() <= _PART:
         return function(*leaves)
@@ -118,9 +113,7 @@ def distance(x: Params, y: Params | None = None) -> float:
 def is_finite(x: Any, leading: int = 0) -> Tensor:
     """Returns whether every entry of every tensor is finite, separately for each of stacked models.
 
-    Args:
-        x: The parameters, or any other tree of tensors.
-        leading: Number of leading axes of stacked models, which the result keeps.
+    The result keeps ``leading`` axes of stacked models.
     """
     # A sum passes on what is not finite, and in float64 none of float32 overflows. It is ten times
     # faster than to look at each entry.

@@ -113,9 +113,7 @@ class Images(Lazy):
 class Texts(Lazy):
     """Texts, which are rows of unknown tokens until there is a tokenizer.
 
-    Args:
-        texts: The texts, (n,).
-        length: Tokens of a row.
+    A row has ``length`` tokens.
     """
 
     def __init__(self, texts: npt.NDArray[np.object_], length: int) -> None:
@@ -145,9 +143,7 @@ class Texts(Lazy):
 class Joined(Lazy):
     """Rows of several sources, one below the other, of which each is converted by itself.
 
-    Args:
-        parts: The sources.
-        numbers: Which of all rows these are, shape (n,); by default all of them.
+    ``numbers`` are those of all rows that these are; by default all.
     """
 
     def __init__(self, parts: Sequence[Lazy], numbers: RowNumbers | None = None) -> None:

@@ -46,7 +46,7 @@ def noise_multiplier(e: Experiment) -> float:
 
 
 def multiplier_of(e: Experiment) -> float:
-    """Returns the multiplier by which noise is built: the setting, or the least for ``epsilon``.
+    """Returns the multiplier of noise: the setting, or the least for ``epsilon``.
 
     Raises:
         Refused: No multiplier up to 10^6 reaches the target.

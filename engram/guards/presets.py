@@ -50,7 +50,7 @@ def client_guards(e: Experiment) -> Guard:
 
 
 def protections(e: Experiment) -> Guard:
-    """Returns the chain of the guards that settings name, which are accounted for."""
+    """Returns the chain of the guards that settings name, accounted for."""
     given = e, e.own, multiplier_of(e)
     return chain(*(guard for _, guard in (*at_clients(*given), *at_server(*given))))
 

@@ -189,9 +189,6 @@ def load_model(folder: str | Path) -> nn.Module:
     outputs, (k, ...): of classes, logits. Of a network of your own it is a copy of your module, so
     that the process must know it by its name, as when it was run.
 
-    Args:
-        folder: As ``engram export`` has written it.
-
     Raises:
         Refused: If the folder holds no model, or one that has been altered, or of a network that
             this process does not know; or an ONNX file, which no module is made of.

@@ -38,11 +38,6 @@ class Remembered(Learned):
     Of networks it is the one that was scored last; where it depends on nothing but the client's
     memory, and of coefficients, the newest one.
 
-    Args:
-        training: The training.
-        client: The client.
-        store: The training's memories.
-
     Raises:
         Refused: If nothing is kept of the client.
     """

@@ -76,10 +76,7 @@ def is_settled(served: Served) -> bool:
 def settled(served: Served, trainer: Callable[[], Trainer], client: int) -> Served:
     """Returns a client's served model, chosen and fine-tuned.
 
-    Args:
-        served: As the method says.
-        trainer: Makes a trainer that has the client's rows; called only if they are needed.
-        client: The client.
+    ``trainer`` makes one that has the client's rows; it is called only if they are needed.
     """
     return served if is_settled(served) else trainer().scorer.models.settled(served, client)
 

@@ -36,10 +36,7 @@ _MOST: Final = 16  # certificates
 def announcement(settings: FederationSettings, authorities: str, least: str = "") -> dict[str, str]:
     """Announces a move, an authority, or a new key; empty where there is none.
 
-    Args:
-        settings: The federation's.
-        authorities: The authorities' certificates, PEM.
-        least: The contents of ``LEAST``.
+    ``authorities`` are their certificates, PEM; ``least`` the contents of ``LEAST``.
     """
     moved = f"{settings.superlink} {settings.former}" if settings.former else ""
     several = authorities.count("BEGIN CERTIFICATE") > 1
@@ -60,10 +57,6 @@ def new_address(told: Told, present: str) -> str | None:
 
 def new_authorities(told: Told, trusted: bytes) -> bytes | None:
     """Returns the certificates to trust once an authority has a successor; None if none has.
-
-    Args:
-        told: What the server announces.
-        trusted: Certificates of the authorities that are trusted, PEM.
 
     Returns:
         Certificates, PEM: those trusted or vouched for that have vouched for no other.
@@ -90,17 +83,12 @@ def new_authorities(told: Told, trusted: bytes) -> bytes | None:
 
 
 def least_key(told: Told) -> bytes:
-    """Returns what ``proven_serial`` is to prove, if the server says any; else empty."""
+    """Returns the certificate for ``proven_serial``, if the server says any; else empty."""
     return _text(told, _LEAST_KEY)
 
 
 def proven_serial(said: bytes, trusted: bytes) -> int:
-    """Returns the serial number of a server's key that a trusted authority has signed; else 0.
-
-    Args:
-        said: The server's certificate, PEM.
-        trusted: Certificates of the authorities that are trusted, PEM.
-    """
+    """Returns the serial number of a server's key that a trusted authority has signed; else 0."""
     try:
         certificate = x509.load_pem_x509_certificate(said)
         roots = x509.load_pem_x509_certificates(trusted)
@@ -129,10 +117,7 @@ def _vouched(
 def moved_node(folder: Path, superlink: str, former: str) -> bytes:
     """Updated ``node.toml`` of a client after a move of its server.
 
-    Args:
-        folder: The client's folder.
-        superlink: HOST:PORT of the server from now on.
-        former: Where it was; tried as well, as long as nothing answers at the new one.
+    The ``former`` address is tried as well, as long as nothing answers at the new one.
     """
     settings = read_settings(folder / "node.toml") | {"superlink": superlink, "former": former}
     return to_toml(settings)

@@ -1,4 +1,4 @@
-"""Asks: what a run wants of nodes, and how each comes to exactly one reply. No files, no sockets.
+"""Asks of runs to nodes, each of which comes to exactly one reply. No files, no sockets.
 
 The ends keep what matters, and the server in between may forget everything: a run asks again what
 has no reply, as soon as it or the server has been away; a node keeps its last replies, and gives
@@ -70,7 +70,7 @@ class Ask(NamedTuple):
         return cls(key, mark, kind, settings, contents, body, until, most)
 
     def pack(self, now: float) -> bytes:
-        """Returns the frame by which it travels."""
+        """Returns its frame."""
         left = max(0, int(1000 * (self.until - now)))
         return pack_ask(
             self.contents, self.body, run=self.key.run, request=self.key.request, ask=self.kind,
@@ -130,7 +130,7 @@ class Desk:
         self._replies[key] = reply
 
     def open(self, node: str) -> list[Ask]:
-        """Returns what a node has to answer."""
+        """Returns the asks that a node has to answer."""
         asked = self._asked.items()
         return [ask for key, ask in asked if key.node == node and key not in self._replies]
 
@@ -144,6 +144,6 @@ class Desk:
         return [key for key in self._asked if key.run == run]
 
     def overdue(self, now: float) -> list[Ask]:
-        """Returns the questions whose time has passed."""
+        """Returns the questions that are overdue."""
         asked = self._asked.items()
         return [ask for key, ask in asked if ask.until <= now and key not in self._replies]

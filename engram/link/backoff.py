@@ -1,13 +1,10 @@
 """Adaptive polling intervals for replies that take about as long in each round."""
 
 from collections import deque
-from math import inf
 
 _SLOWER = 1.25  # growth of the pauses after the first
 _SOON = 0.8  # the first pause, as a fraction of the shortest of the last waits
 _LAST = 4  # number of these, more than messages of one turn of a bandit
-_SPARED = 20.0  # the least pause, in the time that the last poll took more than the quickest
-_MOST = 3.0  # but for these many of the longest pauses
 _SOONER = 0.5  # factor on the first pause if the first poll already found what it waited for
 
 
@@ -15,9 +12,7 @@ class Pauses:
     """Pauses between polls, which are costly.
 
     The first pause of a wait is a little shorter than the shortest of the last four waits. The
-    next ones begin at ``shortest`` seconds and grow to at most ``longest``. Whoever is so busy that
-    a poll takes longer than the quickest one is spared: a pause is twenty times that difference, or
-    three times ``longest``.
+    next ones begin at ``shortest`` seconds and grow to at most ``longest``.
     """
 
     def __init__(self, shortest: float, longest: float) -> None:
@@ -25,7 +20,6 @@ class Pauses:
         self._longest = longest
         self._first = shortest
         self._learned: deque[float] = deque(maxlen=_LAST)
-        self._quickest = inf
         self.begin()
 
     def begin(self) -> None:
@@ -34,11 +28,9 @@ class Pauses:
         self._waited = 0.0
         self._looks = 0
 
-    def next(self, took: float = 0.0) -> float:
-        """Returns the seconds to pause before the next poll; the last one ``took`` so many."""
-        self._quickest = min(self._quickest, took)
-        spared = min(_SPARED * (took - self._quickest), _MOST * self._longest)
-        pause = max(min(self._next, self._longest), spared)
+    def next(self) -> float:
+        """Returns the seconds to pause before the next poll."""
+        pause = min(self._next, self._longest)
         self._next = self._shortest * _SLOWER ** min(self._looks, 100)  # far beyond the longest
         self._waited += pause
         self._looks += 1

@@ -29,10 +29,6 @@ def anchor(name: str, key: ec.EllipticCurvePublicKey) -> bytes:
     """Returns a client's trust anchor, PEM.
 
     A throw-away key signs it: that of a trust anchor itself is not asked for (RFC 5280, 6.1).
-
-    Args:
-        name: The client, such as ``client-3``.
-        key: Its public key.
     """
     made = _begin(name, issuer=name, key=key)
     made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -42,9 +38,7 @@ def anchor(name: str, key: ec.EllipticCurvePublicKey) -> bytes:
 def node_credentials(node: NodeCredentials, roots: bytes) -> grpc.ChannelCredentials:
     """Returns a node's credentials for a connection, with a new certificate of its key.
 
-    Args:
-        node: The client's.
-        roots: Certificates of the authorities that may have signed the server's, PEM.
+    ``roots`` are certificates of the authorities that may have signed the server's, PEM.
     """
     key = read_node_key(node.private_key)
     return grpc.ssl_channel_credentials(roots, key_pem(key), _leaf(node.name, key))

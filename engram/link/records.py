@@ -1,4 +1,4 @@
-"""Flower's records as content of the link, and back; what comes back, nobody needs to trust.
+"""Flower's records as content of the link, and back, from senders that nobody trusts.
 
 Each array record of some size is content of its own, so that messages to several nodes share it;
 the last content has the other records: numbers, texts and bytes as JSON in its metadata, and long
@@ -58,7 +58,7 @@ def to_contents(
 
 
 def to_parts(records: RecordDict) -> Sequence[bytes | memoryview]:
-    """Returns a message's content as that of a reply, which ``from_contents`` reads as well.
+    """Returns a message's content as that of a reply, for ``from_contents``.
 
     Raises:
         ValueError: As ``to_contents``.
@@ -86,7 +86,7 @@ def _arrays(record: ArrayRecord) -> content.Tensors:
 
 
 def from_contents(contents: Sequence[bytes | memoryview | Path], limit: float) -> RecordDict:
-    """Reads what ``to_contents`` or ``to_parts`` has made, from an untrusted sender.
+    """Reads the result of ``to_contents`` or ``to_parts``, from an untrusted sender.
 
     Large arrays are views of the contents, which must not change.
 
@@ -143,7 +143,7 @@ class _Rest:
         return {_NUMBERS: self.add(array)} if array.dtype in (np.int64, np.float64) else value
 
     def get(self, value: Any) -> Any:
-        """Returns a value of a record, which may be one of the tensors."""
+        """Returns a value of a record, perhaps one of the tensors."""
         if not isinstance(value, Mapping):
             wrong = next((v for v in (value if isinstance(value, list) else [value]) if _odd(v)), 0)
             if wrong:
@@ -177,7 +177,7 @@ def _tensor(array: Any) -> torch.Tensor:
 
 
 def _view(data: bytes | memoryview | Path) -> memoryview:
-    """Returns bytes; those of a file as a private map of it, which nothing is read for."""
+    """Returns bytes; those of a file as a private map of it, without reading it."""
     if not isinstance(data, Path):
         return memoryview(data)
     with data.open("rb") as file:

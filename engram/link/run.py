@@ -42,7 +42,7 @@ class Status(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """Question whose reply has not come."""
+    """Question without a reply."""
 
     question: Question
     contents: list[Listed]
@@ -60,11 +60,9 @@ class _Asked(NamedTuple):
 
 
 class Link:
-    """A run's connection to a server, which may be away: what has no reply is asked again.
+    """A run's connection to a server that may be away: questions without a reply are asked again.
 
-    Args:
-        folder: The server's folder.
-        run: Name of the run: decimal digits. A run that is resumed has the same one.
+    Its name ``run`` has decimal digits. A run that is resumed has the same one.
     """
 
     def __init__(self, folder: Path, run: str) -> None:
@@ -142,7 +140,7 @@ class Link:
                 del reply
 
     def drop(self, nodes: Iterable[str]) -> None:
-        """Gives up what is outstanding of some nodes, which stop working on it."""
+        """Gives up questions to some nodes, so that they stop working on them."""
         gone = {*nodes}
         for name in [name for name in self._asked if name[0] in gone]:
             with self._lock:
@@ -150,7 +148,7 @@ class Link:
             self._say("cancel", *name)
 
     def close(self, *, over: bool) -> None:
-        """Ends; without ``over``, the server keeps what is outstanding for a while."""
+        """Ends; without ``over``, the server keeps open questions for a while."""
         self._closed.set()
         if over:
             self._outbox.put(pack("over"))
@@ -173,7 +171,7 @@ class Link:
     # --- Contents ------------------------------------------------------------------------------
 
     def _listed(self, contents: Iterable[Content]) -> Iterator[Listed]:
-        """Yields how contents travel; the large ones are written, unless they are there."""
+        """Yields the contents as listed; the large ones are written, unless they are there."""
         left = INLINE
         for each in contents:
             if inline := each.size <= left:
@@ -251,9 +249,7 @@ class Link:
 def status(folder: Path, *, patience: float = 0.0) -> Status:
     """Returns the state of the server of a folder.
 
-    Args:
-        folder: The server's folder.
-        patience: Seconds to wait for a server that has just been started.
+    ``patience`` is the seconds to wait for a server that has just been started.
 
     Raises:
         Refused: No server answers.

@@ -65,7 +65,7 @@ def version_fault(version: object, who: str) -> str:
 
 @contextlib.contextmanager
 def socket_target(folder: Path) -> Iterator[str]:
-    """Yields gRPC's target of the socket in a server's folder, whatever the length of its path."""
+    """Yields gRPC's target of the socket in a server's folder, even of a long path."""
     path = folder.absolute() / SOCKET
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield f"unix:{str(path).replace('%', '%25')}"  # gRPC's targets are URIs
@@ -88,7 +88,7 @@ def socket_options() -> Options:
 
 
 def both_options(patience: Patience) -> Options:
-    """Returns gRPC's options of both ends: sizes, which it checks before it takes memory."""
+    """Returns gRPC's options of both ends: sizes are checked before it takes memory."""
     return [
         ("grpc.max_receive_message_length", HEADER + CHUNK + 4),
         ("grpc.max_send_message_length", HEADER + CHUNK + 4),
@@ -123,7 +123,7 @@ def node_options(patience: Patience) -> Options:
 
 
 def handlers(calls: dict[str, Callable[..., Any]]) -> grpc.GenericRpcHandler:
-    """Returns gRPC's handler of some calls, whose messages are bytes as they are."""
+    """Returns gRPC's handler of some calls, with bytes as their messages."""
     found = {
         name.rpartition("/")[2]: _KINDS.get(name, grpc.stream_stream_rpc_method_handler)(call)
         for name, call in calls.items()

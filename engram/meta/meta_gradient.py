@@ -104,11 +104,6 @@ def fine_tune(loss: LossFn, *, lr: Scale, steps: int) -> Callable[..., Params]:
 
     w itself is not changed, so one model can be personalized for any number of clients.
 
-    Args:
-        loss: Mean loss over one batch.
-        lr: Step size; > 0.
-        steps: Number of steps; >= 0, where 0 returns w.
-
     Raises:
         ValueError: If a value is out of range.
     """

@@ -21,9 +21,7 @@ Mean = Literal["linear", "logistic", "poisson"]
 class Shifted(nn.Module):
     """A network with a bias on, or a gate before, its last layer's input.
 
-    Args:
-        network: The network.
-        bias: Shape (width,), or (2, width) for a gate: see ``moved``.
+    ``bias`` has shape (width,), or (2, width) for a gate: see ``moved``.
     """
 
     def __init__(self, network: nn.Module, bias: Tensor) -> None:
@@ -42,10 +40,7 @@ def shifted(network: nn.Module, bias: Tensor) -> nn.Module:
 
     It is the network itself where its last layer is linear and has a bias of its own, which is
     changed: ``W (z + b) + c = W z + (W b + c)``. No parameters of a network take up a gate.
-
-    Args:
-        network: The network.
-        bias: b, shape (width,), or (2, width) for a gate: see ``moved``.
+    ``bias`` is as for ``Shifted``.
     """
     layer = _last(network)
     if bias.ndim == 2 or not (isinstance(layer, nn.Linear) and layer.bias is not None):
@@ -58,10 +53,7 @@ def shifted(network: nn.Module, bias: Tensor) -> nn.Module:
 class Mixture(nn.Module):
     """A mixture of several networks' predictions.
 
-    Args:
-        networks: The networks.
-        weights: Their weights, (len(networks),), which add up to 1.
-        targets: What the targets are, as ``Task.targets``.
+    Weights have shape (len(networks),) and add up to 1.
     """
 
     weights: Tensor

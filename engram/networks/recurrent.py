@@ -70,7 +70,7 @@ def _unrolled(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Runs layers, whose ``weights`` are as ``torch.nn.RNNBase`` has them.
+    """Runs layers with ``weights`` as ``torch.nn.RNNBase`` has them.
 
     A step is ``(inputs' part of the gates, states, weight, bias) -> states``; x has the shape
     (time, batch, in), or the batch first, and each start (layers * directions, batch, hidden).

@@ -74,10 +74,7 @@ class Domain(NamedTuple):
 def ball(dim: int, radius: float, center: Array | None = None) -> Domain:
     """Returns {x : |x - center| <= radius}.
 
-    Args:
-        dim: d >= 1.
-        radius: Finite and > 0.
-        center: Shape (d,); the origin if None.
+    ``center`` is by default the origin.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -90,10 +87,6 @@ def ball(dim: int, radius: float, center: Array | None = None) -> Domain:
 
 def box(low: Array, high: Array) -> Domain:
     """Returns {x : low <= x <= high}.
-
-    Args:
-        low: Shape (d,).
-        high: Shape (d,); at least ``low``, and above it in some coordinate.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -109,9 +102,6 @@ def box(low: Array, high: Array) -> Domain:
 
 def simplex(dim: int) -> Domain:
     """Returns {x : x >= 0, sum x = 1}.
-
-    Args:
-        dim: d >= 2.
 
     Raises:
         ValueError: If ``dim`` is below 2.

@@ -50,11 +50,6 @@ class Learner(NamedTuple, Generic[S]):
 def checked(gradients: Array, shape: tuple[int, ...], bound: float = np.inf) -> Array:
     """Checks gradients and returns them as float64.
 
-    Args:
-        gradients: Gradients of a round.
-        shape: (d,), or (n, d).
-        bound: The largest Euclidean norm G of each.
-
     Raises:
         ValueError: If they have another shape, are not finite, or exceed ``bound``.
     """
@@ -197,11 +192,7 @@ def vectorized(pool: Pool[S], domain: Domain, bound: float = np.inf) -> Learner[
     """Combines N learners into one that needs gradients at all N decisions.
 
     So N learners that differ in a parameter play the same stream at once.
-
-    Args:
-        pool: The pool.
-        domain: The set of decisions.
-        bound: Upper bound G on gradient norms; longer gradients are refused.
+    Gradients longer than ``bound``, G, are refused.
     """
 
     def observe(state: S, gradients: Array) -> S:

@@ -67,10 +67,7 @@ def least_quadratic(form: Array, linear: Array, radius: float) -> Array:
 def least_on_ball(total: Callable[[Array], Total], start: Array, radius: float) -> Best:
     """Minimizes a smooth convex function F where |x| <= r.
 
-    Args:
-        total: ``x -> Total`` of F at x.
-        start: Initial point in the ball, shape (d,).
-        radius: r > 0.
+    ``start`` is in the ball, and has shape (d,).
     """
     x, here = start, total(start)
     gap = _gap(here, x, radius)
@@ -149,8 +146,7 @@ class LossStream(NamedTuple):
     def losses(self, decisions: Array) -> Array:
         """Returns f_t(x_t) for t = 1, ..., T, shape (T,).
 
-        Args:
-            decisions: Shape (T, d), or (d,) for the same decision in all rounds.
+        ``decisions`` have shape (T, d), or (d,) for the same one in all rounds.
         """
         x = np.broadcast_to(decisions, self.rows.shape)
         predictions = np.einsum("td,td->t", self.rows, x)

@@ -57,9 +57,7 @@ _RULES: Mapping[str, _Rules] = {"mixture": mixture, "universal": linear}
 class _Reader:
     """Reads rows with the same names in the same order, without a lookup for each name.
 
-    Args:
-        names: Names of columns, as an array of objects.
-        width: Length of a row, at least the number of names; the rest of a row is 0.
+    A row has ``width`` numbers, those after the named ones 0.
     """
 
     def __init__(self, names: npt.NDArray[Any], width: int) -> None:

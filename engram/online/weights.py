@@ -65,11 +65,6 @@ def equalize(logs: Array, steps: Array, losses: Array) -> Array:
     p_i = q_i exp(-eta_i (losses_i + nu)). Since the steps differ, nu is the root of log sum p,
     which is convex and decreasing in nu, so that Newton's method finds it without overshooting.
 
-    Args:
-        logs: log q, shape (N,).
-        steps: eta > 0, shape (N,).
-        losses: Shape (N,).
-
     Returns:
         log p, shape (N,).
     """

@@ -13,7 +13,7 @@ from engram.settings.files import locked, refusing, sync
 
 
 def make_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Makes a folder with all its files, whose contents are given by name.
+    """Makes a folder with all its files, given by name.
 
     It is written under a temporary name beside its place and then renamed. What a killed call
     left is removed by the next one. Whatever the umask, only the owner can enter folders and read

@@ -23,11 +23,7 @@ def mixture(targets: Targets, outputs: Sequence[Tensor], weights: Tensor) -> Ten
 
     That is the logarithm of ``sum_m pi_m p_m`` for the distributions over classes or tokens, the
     log-odds for labels, and the mean ``sum_m pi_m x_m`` for values.
-
-    Args:
-        targets: What the targets are, as ``Task.targets``.
-        outputs: Of each of m models, (c, q, ...), for c clients.
-        weights: The clients' weights pi, (c, m), >= 0, which add up to 1.
+    Each of m models has outputs (c, q, ...) for c clients, whose weights pi, (c, m), add up to 1.
     """
     each = torch.stack(list(outputs), 1)
     pi = weights.reshape(*weights.shape, *[1] * (each.ndim - 2))
@@ -51,11 +47,6 @@ def loss_of(served: Served, loss: LossFn, batch: Batch) -> Tensor:
 
     Without weights it is the least of the models' losses; otherwise the mean over rows of
     ``-log sum_m pi_m exp(-loss_m)``, the mixture's negative log-likelihood.
-
-    Args:
-        served: The models.
-        loss: Of one model, a negative log-likelihood where there are weights.
-        batch: The rows.
     """
     if served.weights is None:
         return torch.stack([loss(model, batch) for model in served.models]).amin(0)

@@ -88,7 +88,7 @@ def unfit(shared: "SharedSettings", own: "Method") -> Iterator[Fault]:
 
 
 def parts_of(shared: "SharedSettings", own: "Method") -> list[Part]:
-    """Returns the settings that bear on facts, in the order in which they act."""
+    """Returns the settings that bear on facts, in the order of their acts."""
     found = [row.part(shared) for row in _BEFORE if row.is_set(shared)]
     if any(_is_set(shared, name) for name in _NAMES):
         from engram.guards.presets import at_clients, at_server  # noqa: PLC0415 - loads torch

@@ -22,8 +22,7 @@ _FRESH: Final = 10.0  # seconds for which the server's answer is shown
 class Federation:
     """Asks a server for its nodes, while somebody looks, and at most every ten seconds.
 
-    Args:
-        server: The folder ``server`` of the federation.
+    ``server`` is the folder of that name.
     """
 
     def __init__(self, server: Path) -> None:

@@ -64,10 +64,7 @@ def noisy_statistics(rows: Rows, *, bound: float, multiplier: float, normal: Arr
 def estimate_of(statistics: Array, size: int, deviation: float) -> SiteEstimate:
     """Fits a linear model to noisy statistics.
 
-    Args:
-        statistics: S with noise, (d + 1, d + 1).
-        size: The number of rows, n.
-        deviation: Standard deviation s of the noise on each number, ``multiplier * bound^2``.
+    ``statistics`` are S with noise, (d + 1, d + 1), of ``deviation`` s = ``multiplier * bound^2``.
 
     Returns:
         The estimate; without coefficients if there are no more rows than these.

@@ -113,10 +113,7 @@ class Member:
 
         It is of the first metric of the model that serves them, on validation rows. Clients that
         never train have no part in it. NaN if nobody has such a score.
-
-        Args:
-            server_round: The round.
-            adapt_lr: If given, that model is fine-tuned by this step size.
+        If ``adapt_lr`` is given, that model is fine-tuned by this step size.
         """
         metric, unseen = self.scoring.metrics[0], self.scoring.unseen
         columns = self.scores(server_round, adapt_lr).columns

@@ -21,8 +21,7 @@ _SILENT: Final = 60.0  # seconds without a sign of life after which something is
 class Counters:
     """Counts that only grow, from several threads.
 
-    Args:
-        meanings: The counts' names, in Prometheus's manner, and a sentence about each.
+    ``meanings`` are their names, in Prometheus's manner, and a sentence about each.
     """
 
     def __init__(self, meanings: Mapping[str, str]) -> None:

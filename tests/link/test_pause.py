@@ -1,7 +1,5 @@
 """Looks get used to the pace of the rounds, whatever it is and becomes."""
 
-import pytest
-
 from engram.link.backoff import Pauses
 from tests.samples import entry
 
@@ -51,11 +49,3 @@ def test_no_pause_is_longer_than_the_longest():
     wait(pauses, 50.0)
     pauses.begin()
     assert max(pauses.next() for _ in range(20_000)) == 1.0  # hours of nothing
-
-
-def test_whoever_takes_long_to_answer_is_asked_seldom():
-    pauses = Pauses(0.03, 1.0)
-    assert pauses.next(took=0.1) == 0.03  # it may only be far away
-    assert pauses.next(took=0.12) == pytest.approx(0.4)
-    assert pauses.next(took=5.0) == 3.0  # which one slow answer makes no longer
-    assert pauses.next() < 0.1

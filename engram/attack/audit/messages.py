@@ -53,9 +53,7 @@ class Seen(NamedTuple):
 def messages(learned: LearnedNetworks, clients: Sequence[int]) -> list[Seen]:
     """Attacks the first round of a run: messages of some clients, and the merged model.
 
-    Args:
-        learned: The run; its clients' rows are here.
-        clients: Clients whose messages are attacked, each as if it were of the first cohort.
+    Each client is attacked as if it were of the first cohort.
     """
     e = learned.experiment
     with training(e.cpu_threads):

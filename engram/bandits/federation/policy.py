@@ -16,11 +16,7 @@ def policy_of(experiment: Experiment, dim: int, clients: int = 0) -> Policy:
 
     In double precision: sums over sites round otherwise than those in one place, and a bandit
     that once chooses otherwise goes another way.
-
-    Args:
-        experiment: The settings.
-        dim: Features of an arm.
-        clients: Clients whose networks are in this process.
+    ``clients`` is the number of those whose networks are in this process.
 
     Raises:
         Refused: The networks do not fit into memory.

@@ -30,7 +30,7 @@ class TextColumns:
 
     @property
     def lost(self) -> list[int]:
-        """Columns that are text, of whose first blocks numbers alone are left."""
+        """Columns of text, with the numbers alone of their first blocks."""
         return [k for k, chunks in self.texts.items() if len(chunks) < len(self._blocks)]
 
     def add_lines(self, opened: IO[bytes], separator: str, skip: int) -> bool:
@@ -49,7 +49,7 @@ class TextColumns:
         return True
 
     def add(self, cells: pa.StringArray) -> None:
-        """Adds a block of rows, whose cells stand column by column."""
+        """Adds a block of rows, cells column by column."""
         rows = len(cells) // len(self._is_text)
         self._blocks.append(np.empty((len(self._is_text), rows)))
         self._read(cells, rows, 0, len(self._is_text))

@@ -118,7 +118,7 @@ def of_frame(
 
 
 def _check_types(path: Path, frame: Any) -> None:
-    """Refuses types whose text would be read as numbers with a unit, or as values."""
+    """Refuses types that would be read as numbers with a unit, or as values, from their text."""
     ways = {
         "timedelta": "frame[{!r}] / pandas.Timedelta(days=1)",
         "period": "frame[{!r}].dt.to_timestamp()",

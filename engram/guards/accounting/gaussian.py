@@ -26,10 +26,6 @@ def concentrated_epsilon(rho: float, delta: float) -> float:
 
     (Bun, Steinke. Concentrated Differential Privacy: Simplifications, Extensions, and Lower Bounds.
     TCC 2016, Prop. 1.3). Releases add up: rho is the sum of theirs.
-
-    Args:
-        rho: >= 0.
-        delta: In (0, 1).
     """
     require(rho >= 0, "rho", rho, "0 or more")
     require(0 < delta < 1, "delta", delta, "in (0, 1)")
@@ -51,10 +47,6 @@ def epsilon_of(mu: float, delta: float) -> float:
     sampling, for which see ``engram.guards.accounting.amplification``. One release of multiplier
     ``sqrt(2 ln(1.25 / delta)) / epsilon``, as Flower's LocalDpMod has it, gives at most that
     epsilon where it is below 1, and less privacy than that far above.
-
-    Args:
-        mu: The sensitivity; >= 0.
-        delta: In (0, 1).
     """
     require(0 < delta < 1, "delta", delta, "in (0, 1)")
 

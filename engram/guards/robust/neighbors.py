@@ -19,10 +19,7 @@ def krum(models: Sequence[Params], malicious: int) -> Params:
     That is the model i with the smallest sum of ``|x_i - x_j|^2`` over them; of several, the
     first (Blanchard et al., Sec. 4). It withstands ``malicious`` arbitrary models if
     2 * malicious + 2 < n. With fewer models it still returns one, by one neighbor at least.
-
-    Args:
-        models: n >= 1 models.
-        malicious: Number of models that may be arbitrary; >= 0.
+    ``malicious`` is the number of models that may be arbitrary.
     """
     scores = _krum_scores(stacked(models), malicious).tolist()
     return models[min(range(len(models)), key=scores.__getitem__)]

@@ -45,9 +45,6 @@ def bounded(weights: npt.ArrayLike, multiple: float) -> Array:
 
     Also for losses and regrets, which have no upper bound: the share of a positive one in their sum
     is then bounded as a weight's is.
-
-    Args:
-        weights: As for ``weight_limit``; negative numbers are allowed and left unchanged.
-        multiple: c, at least 1.
+    Negative ones are left unchanged.
     """
     return np.minimum(weights, weight_limit(weights, multiple))

@@ -1,4 +1,4 @@
-"""Checks of what a server tells a party, which does not trust it."""
+"""Checks of a server's words to a party that does not trust it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set

@@ -31,11 +31,6 @@ _LEAST: Final = 100  # standard deviation of a share, in levels
 def deviation(total: Sum, multiplier: float, size: int) -> float:
     """Returns the standard deviation s of a party's share of noise, in levels.
 
-    Args:
-        total: The sum.
-        multiplier: z > 0.
-        size: d, numbers in an update.
-
     Raises:
         ValueError: The noise would be too coarse for levels, or the update too large for them.
     """

@@ -40,7 +40,7 @@ _DROPPED: Final = {_Code.NOT_FOUND, _Code.OUT_OF_RANGE}  # replies that are not 
 
 
 class Task(NamedTuple):
-    """What is to be answered.
+    """A question to be answered.
 
     Attributes:
         contents: Small ones as bytes, and the files of large ones.
@@ -190,7 +190,7 @@ class Node:
     # --- Work ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Answers what is due, one after another; runs take turns."""
+        """Answers due questions, one after another; runs take turns."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -18,7 +18,7 @@ from engram.link.credentials import NodeCredentials
 from engram.link.node.answering import COUNTED, Answering
 from engram.link.node.connection import Lost
 from engram.link.node.link import Node
-from engram.link.node.refusals import Gone, KeyRefused, OtherVersion, Replaced, Untrusted, explain
+from engram.link.node.refusals import Failure, explain
 from engram.link.node.superlink_address import Way
 from engram.link.node.worker import Worker
 from engram.settings.errors import EngramError, Refused
@@ -33,7 +33,6 @@ _log = getLogger("flwr.engram")
 _KEPT: Final = 2**20  # bytes of freed memory that a node keeps
 _SHARE: Final = 8  # a question may have 1/8 of the free memory
 _ALIVE: Final = "alive"  # is touched whenever it hears of its SuperLink
-_TAKEN: Final = 25.0  # seconds for which a node that begins puts up with a refusal of its key
 _LOOK: Final = 0.2  # seconds between looks whether a node is to stop
 
 
@@ -170,32 +169,24 @@ class _Reception:
         before, self._connected = self._connected, False
         error = explain(self._way, how.code, str(how), was_connected=before)
         self._end(error)
-        if before or (isinstance(error, KeyRefused | Untrusted) and self._known):
+        if before or (error.repeated and self._known):
             _log.warning("%s; connecting again", error)
         elif self._told is not type(error):
             self._told = type(error)
-            wait = f" for {_TAKEN:.0f} s" if isinstance(error, KeyRefused) else ""
+            wait = f" for {error.patience:.0f} s" if 0 < error.patience < math.inf else ""
             _log.warning("%s; trying again%s", error, wait)
 
-    def _end(self, error: EngramError) -> None:
+    def _end(self, error: Failure) -> None:
         """Raises an error that ends the node, if this one does."""
-        if isinstance(error, Gone) and (error.left or self._way.credentials.has_left):
+        if error.left:
             raise _HasLeft from error
-        if isinstance(error, Gone | Replaced):
+        if error.final:
             raise Refused(str(error)) from error
-        if self._known:
+        if self._known or error.patience == math.inf:
             return
-        if isinstance(error, OtherVersion) or (
-            isinstance(error, Untrusted) and not self._way.credentials.former
-        ):
-            raise Refused(str(error)) from error
-        if isinstance(error, KeyRefused):  # it may be registered in a moment
-            self._refused = min(self._refused, time.monotonic())
-            if time.monotonic() - self._refused > _TAKEN:
-                raise Refused(
-                    f"{error} Either its key is not registered (on the server: engram register), "
-                    "or something on the way breaks its connections"
-                ) from error
+        self._refused = min(self._refused, time.monotonic())
+        if time.monotonic() - self._refused >= error.patience:
+            raise Refused(f"{error}{error.causes}") from error
 
 
 def silence(state: Path) -> str:

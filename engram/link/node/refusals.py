@@ -1,5 +1,6 @@
 """Failures of a node's connection with its SuperLink, in words, by what helps against them."""
 
+import math
 from typing import Final
 
 import grpc
@@ -12,38 +13,61 @@ _STOLEN: Final = "If that is not its site's, its key was stolen: engram remove, 
 _ANEW: Final = "to take part again it needs another, by an invitation or init-federation --new-key"
 
 
-class Unreachable(EngramError):
+class Failure(EngramError):
+    """Failure of a connection.
+
+    Attributes:
+        final: Whether it ends a node.
+        left: Whether the client's site has given its key up.
+        patience: Seconds for which a node that begins puts up with it.
+        repeated: Whether it is said each time.
+        causes: What may have caused it, beside what it says.
+    """
+
+    final = left = repeated = False
+    patience, causes = math.inf, ""
+
+
+class Unreachable(Failure):
     """The SuperLink cannot be reached at the moment."""
 
 
-class ClockRefused(EngramError):
+class ClockRefused(Failure):
     """The SuperLink answers, but this machine's clock differs too much from its own."""
 
 
-class KeyRefused(EngramError):
+class KeyRefused(Failure):
     """The SuperLink answers, but does not accept this node, for now."""
+
+    patience, repeated = 25.0, True  # it may be registered in a moment
+    causes = (
+        " Either its key is not registered (on the server: engram register), or something on the"
+        " way breaks its connections"
+    )
 
 
 class Gone(KeyRefused):
-    """The SuperLink refuses this node's key for good: it was removed, or has left.
+    """The SuperLink refuses this node's key for good: it was removed, or has left."""
 
-    Attributes:
-        left: Whether it has left.
-    """
-
-    left = False
+    final = True
 
 
-class Replaced(EngramError):
+class Replaced(Failure):
     """Another node has connected with this node's key."""
 
+    final = True
 
-class OtherVersion(EngramError):
+
+class OtherVersion(Failure):
     """The SuperLink speaks another version of the link."""
 
+    patience = 0.0
 
-class Untrusted(EngramError):
+
+class Untrusted(Failure):
     """Something other than the SuperLink answers, or the SuperLink cannot prove its identity."""
+
+    patience, repeated = 0.0, True
 
 
 _FAULTS: Final = {
@@ -56,7 +80,7 @@ _FAULTS: Final = {
 
 def explain(
     way: Way, code: grpc.StatusCode, details: str, *, was_connected: bool = False
-) -> EngramError:
+) -> Failure:
     """Returns why a call failed; looks at the server's TLS if it may be that.
 
     Args:
@@ -69,7 +93,8 @@ def explain(
     where = f"the SuperLink at {credentials.superlink}"
     if code == grpc.StatusCode.PERMISSION_DENIED:
         gone = Gone(f"{where} refuses this client's key for good, as {details}: {_ANEW}")
-        gone.left = "has left" in details  # as engram/link/server/hub.py has it
+        # As engram/link/server/hub.py has it.
+        gone.left = "has left" in details or credentials.has_left
         return gone
     if code == grpc.StatusCode.ALREADY_EXISTS:
         return Replaced(f"{where} has ended this node: {details}. {_STOLEN}")
@@ -80,5 +105,8 @@ def explain(
     if code == grpc.StatusCode.UNAVAILABLE and not was_connected:
         fault = find_fault(credentials.superlink, credentials.root_certificate, way.key_host)
         if fault is not None:
-            return _FAULTS[fault.kind](f"{where} {fault.text}")
+            failure = _FAULTS[fault.kind](f"{where} {fault.text}")
+            if fault.kind == "certificate" and credentials.former:  # it may answer at the other
+                failure.patience = math.inf
+            return failure
     return Unreachable(f"{where} does not answer: {details}")

@@ -1,4 +1,4 @@
-"""A node's store: contents of what it is asked, and its last replies, in files.
+"""A node's store: contents of its questions, and its last replies, in files.
 
 What it has fetched of a model stays, to be completed. A reply stays until its run has asked more,
 so that the same question gets the same reply without being worked on twice. Names that a server
@@ -38,7 +38,7 @@ class Store:
         return self._replies / run / _hashed(ask.kind) / request
 
     def content(self, ask: Ask, listed: Listed) -> Path | Part:
-        """Returns a content of an ask: its file, or what is there of it."""
+        """Returns a content of an ask: its file, or the part that is there."""
         path = self._contents / _hashed(ask.key.run) / listed.digest
         if path not in self._whole and path.is_file():  # which a power cut may have damaged
             path.rename(path.with_name(f"{path.name}.part"))

@@ -72,9 +72,6 @@ class Authority(NamedTuple):
 
         Who trusts this authority can thereby trust the next one, as RFC 4210, section 4.4, has it.
         It ends with the earlier of the two.
-
-        Args:
-            successor: The next authority, of the same name.
         """
         own, other = self.certificate, successor.certificate
         begins = other.not_valid_before_utc + _LEEWAY

@@ -49,11 +49,11 @@ class Exchange:
         self._reasons: dict[Key, str] = {}  # why replies are not here yet
 
     def run_folder(self, run: str) -> Path:
-        """Returns the folder of what is on its way for a run."""
+        """Returns the folder of the contents that are on their way for a run."""
         return self._runs_folder / run
 
     def reply_folder(self, key: Key) -> Path:
-        """Returns the folder of a reply's content, of which there is one file at a time."""
+        """Returns the folder of a reply's content, of one file at a time."""
         request = hashlib.sha256(key.request.encode(errors="surrogatepass")).hexdigest()[:32]
         return self.run_folder(key.run) / "replies" / f"{key.node}.{request}"
 
@@ -92,7 +92,7 @@ class Exchange:
             raise BadFrame(f"a node must not say {frame.kind!r}")
 
     def refuse_large(self, ask: Ask, size: int) -> bool:
-        """Answers in place of a node whose reply is too large; returns whether it is."""
+        """Answers in place of a node if its reply is too large; returns whether it is."""
         if size <= ask.most:
             return False
         self._counters.add("refused_replies")
@@ -111,19 +111,19 @@ class Exchange:
         check_reply(frame)
         self._counters.add("replies")
         self._counters.add("reply_bytes", size)
-        more: dict[str, Any] = {"size": size}
-        if file is not None:
-            more["file"] = str(file)
-        self._pass(ask, frame, **more)
+        self._pass(
+            ask, frame, {"size": size} if file is None else {"size": size, "file": str(file)}
+        )
 
-    def _pass(self, ask: Ask, frame: Frame, **more: Any) -> None:
+    def _pass(self, ask: Ask, frame: Frame, where: dict[str, Any]) -> None:
         key = ask.key
         said = {
+            **where,
             "settings": frame.table("settings"),
             "error": frame.text("error", 64),
             "reason": frame.text("reason")[:_REASON],
         }
-        reply = pack("reply", frame.body, node=key.node, request=key.request, **said, **more)
+        reply = pack("reply", frame.body, node=key.node, request=key.request, **said)
         if (session := self._idle(key)) is not None:
             session.strikes = 0
         self._desk.reply(key, reply)
@@ -135,7 +135,7 @@ class Exchange:
         """Answers asks in place of their nodes."""
         frame = Frame("reply", {"settings": {}, "error": error, "reason": reason}, memoryview(b""))
         for ask in asks:
-            self._pass(ask, frame, size=0)
+            self._pass(ask, frame, {"size": 0})
             if error != UNUSABLE:  # a run that begins anew may ask it again
                 self._desk.forget([ask.key])
 
@@ -166,7 +166,7 @@ class Exchange:
             self.nodes[key.node].send(partial(_packed, ask))
 
     def drop(self, run: str) -> None:
-        """Forgets a run that is over, and has nodes forget what they keep for it."""
+        """Forgets a run that is over, as its nodes do."""
         self._forget(self._desk.of_run(run))
         for session in self.nodes.values():
             session.send(partial(pack, "over", run=run))
@@ -200,7 +200,7 @@ class Exchange:
         self._reasons[ask.key] = reason
 
     def end_overdue(self) -> None:
-        """Answers asks whose time has passed, and cancels them."""
+        """Answers overdue asks, and cancels them."""
         for ask in self._desk.overdue(time.monotonic()):
             self._cancel([ask.key])
             self._answer([ask], LATE, self._reasons.pop(ask.key, ""))

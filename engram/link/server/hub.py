@@ -128,7 +128,7 @@ class Server:
         self._left = dict.fromkeys(os.listdir(runs), time.monotonic() + self._patience.grace)
 
     def _look(self) -> None:
-        """Ends who is no member any more, and what is too late; tells nodes what is new."""
+        """Ends former members and overdue asks; tells nodes the news."""
         now, before = time.monotonic(), self._names
         self._names = self._roll.names()
         for name, key in [*self._keys.items()]:
@@ -149,7 +149,7 @@ class Server:
                 session.send(self._welcome)
 
     def _refusal(self, key: str, name: str = "this key's node") -> Ending:
-        """Returns the status and the words with which a key is refused."""
+        """Returns the status and the words of a key's refusal."""
         if why := _WHY.get(self._roll.ended(key)):
             return _Code.PERMISSION_DENIED, why.format(name)
         return _Code.UNAUTHENTICATED, f"{name} is no member of this federation with this key (yet)"
@@ -173,7 +173,7 @@ class Server:
         return handlers({CONNECT: self._connect, FETCH: fetch, DELIVER: deliver})
 
     async def _member(self, context: Context) -> str:
-        """Returns who calls: the member whose key TLS has proven."""
+        """Returns the member that calls, by the key that TLS has proven."""
         key = _key(context)
         if (name := self._roll.name(key)) is None:
             await context.abort(*self._refusal(key))
@@ -274,7 +274,7 @@ class Server:
         return pack("members", json.dumps(self._states()).encode())
 
     def _tell(self) -> None:
-        """Tells runs who is there."""
+        """Tells runs the members' states."""
         for session in self._runs.values():
             session.send_once(self._members)
 

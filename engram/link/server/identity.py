@@ -196,9 +196,6 @@ def _read(path: Path) -> bytes:
 def sign_registry(folder: Path) -> str:
     """Writes the registry of the keys in the server's folder; sites take it from the server.
 
-    Args:
-        folder: The server's folder.
-
     Returns:
         The registry's fingerprint; "" where the authority's key is not beside the folder: then
         nothing is written.

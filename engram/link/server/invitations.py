@@ -47,9 +47,6 @@ _REQUEST: _Kinds = {"federation": str, "client": int, "key": str, "proof": str}
 def invite(folder: Path) -> tuple[bytes, str]:
     """Invites the next client of a federation, and takes its number.
 
-    Args:
-        folder: The federation's folder, or the server's in it.
-
     Returns:
         The invitation, and the authority's fingerprint.
 
@@ -77,10 +74,6 @@ def invite(folder: Path) -> tuple[bytes, str]:
 
 def join(invitation: Path, folder: Path) -> tuple[str, str]:
     """Makes a client's folder, with a key of its own and the request to be admitted.
-
-    Args:
-        invitation: The file with the invitation.
-        folder: A new or empty folder.
 
     Returns:
         The fingerprints of its key and of the authority.
@@ -112,10 +105,6 @@ def join(invitation: Path, folder: Path) -> tuple[str, str]:
 
 def admit(folder: Path, request: Path) -> tuple[str, str]:
     """Makes a site that was invited a member, by the public key in its request.
-
-    Args:
-        folder: The server's folder.
-        request: The file with the request.
 
     Returns:
         The client, such as ``client-3``, and the fingerprint of its key.

@@ -1,4 +1,4 @@
-"""Where a federation's server listens, and what its operator is to know when it starts."""
+"""The address of a federation's server, and warnings for its operator."""
 
 import errno
 import socket

@@ -83,11 +83,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 class Roll:
-    """The members of a federation, and the keys that it refuses for good, as its files are now.
-
-    Args:
-        folder: The server's folder.
-    """
+    """The members of a federation, and the keys that it refuses for good, as its files are now."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -121,11 +117,7 @@ def _live_roll(folder: Path) -> Live[Clients]:
 
 
 def announcements(folder: Path) -> Callable[[], Mapping[str, str]]:
-    """Returns what announces, whenever it is called, what nodes are to know by then.
-
-    Args:
-        folder: The server's folder.
-    """
+    """Returns a function that returns the announcements to nodes as they are by then."""
     files = settings, root, least = folder / "federation.toml", folder / "ca.crt", folder / LEAST
 
     def read() -> dict[str, str]:
@@ -136,12 +128,9 @@ def announcements(folder: Path) -> Callable[[], Mapping[str, str]]:
 
 
 def server_credentials(folder: Path) -> grpc.ServerCredentials:
-    """Returns a server's credentials: its certificate, and whom it lets in, at each connection.
+    """Returns a server's credentials: its certificate, and those it lets in, at each connection.
 
     That are members, and clients whose keys are refused for good, who can so be told why.
-
-    Args:
-        folder: The server's folder.
 
     Raises:
         Refused: Its certificate and key do not belong together, or cannot be read.

@@ -31,7 +31,7 @@ class Membership(NamedTuple):
         return number == (client if added else client % self.clients)
 
     def barred(self) -> set[int]:
-        """Numbers of nodes whose clients were removed, or have left."""
+        """Numbers of the nodes of clients that were removed, or have left."""
         return {node_number(client) for client in roll(self.folder).gone}
 
     def is_whole(self, experiment: Experiment) -> bool:
@@ -48,11 +48,7 @@ class Membership(NamedTuple):
         return (self.folder / f"stop-{run_id}").exists()
 
     def known(self, on_line: Collection[int]) -> str:
-        """Returns how many of the members' nodes are on line, in words.
-
-        Args:
-            on_line: Numbers of the nodes that are.
-        """
+        """Returns the number of the members' nodes that are on line, in words."""
         members, gone = self.members(), len(roll(self.folder).gone)
         there = members & {client_number(node) for node in on_line}
         ended = f", {gone} removed or left" if gone else ""

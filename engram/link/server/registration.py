@@ -69,9 +69,6 @@ def roll(folder: Path) -> Clients:
 
     A key that was refused for good stays so wherever it comes again, as where a former copy of the
     folder was brought back. What holds no key is nobody's.
-
-    Args:
-        folder: The server's folder.
     """
     files = sorted((folder / "clients").glob("client-*"))
     keys = dict[str, ListedKey]()
@@ -90,10 +87,7 @@ def remove_client(folder: Path, client: str) -> tuple[str, bool]:
     """Removes a client from a federation; its key is refused from now on, and for good.
 
     Of one that is invited, the invitation is taken back; its number is not given again.
-
-    Args:
-        folder: The server's folder; a server may run with it.
-        client: A number, or ``client-N``.
+    ``client`` is a number, or ``client-N``. A server may run with the folder.
 
     Returns:
         The client, such as ``client-0``, and whether it was a member.
@@ -119,10 +113,7 @@ def remove_client(folder: Path, client: str) -> tuple[str, bool]:
 def set_aside(folder: Path, name: str, end: str) -> bool:
     """Renames a member's key, which is refused from now on.
 
-    Args:
-        folder: The server's folder.
-        name: The client, such as ``client-3``.
-        end: ``removed``, or ``left``.
+    ``end`` is ``removed`` or ``left``.
 
     Returns:
         Whether it was a member.

@@ -115,10 +115,6 @@ def renew_server(
 def move_node(folder: Path, superlink: str) -> None:
     """Has a client connect to another address from now on.
 
-    Args:
-        folder: The client's folder.
-        superlink: HOST:PORT of the server.
-
     Raises:
         Refused: It is no client's folder, cannot be written, or the address is malformed.
     """

@@ -1,4 +1,4 @@
-"""A stream of frames at the server: what is sent when, and who is heard how patiently."""
+"""A stream of frames at the server, sent in turn, and heard patiently."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ class Ended(Exception):
 
 
 class Session:
-    """One end's stream of frames; what is to be sent is packed when its turn comes.
+    """One end's stream of frames, each packed when its turn comes.
 
     Attributes:
         strikes: Words without use that it has heard since the last one of use.
@@ -38,7 +38,7 @@ class Session:
         self.begin(None, "")
 
     def begin(self, work: Key | None, at: str) -> None:
-        """Notes what its node is at work on."""
+        """Notes the work of its node."""
         self.work, self.at = work, at
 
     def send(self, pack: Callable[[], bytes]) -> None:

@@ -26,7 +26,7 @@ _Call = Callable[..., Awaitable[None]]
 
 
 def _ended(call: _Call) -> _Call:
-    """Ends a call with a status where its node has sent what it must not, or does not read."""
+    """Ends a call with a status where its node breaks the rules, or does not read."""
 
     @wraps(call)
     async def handle(self: "Transfers", name: str, first: Frame, context: Context) -> None:
@@ -43,13 +43,7 @@ def _ended(call: _Call) -> _Call:
 
 
 class Transfers:
-    """Contents of asks on their way to nodes, and of replies on their way from them.
-
-    Args:
-        exchange: The asks and replies that they belong to.
-        patience: How long they may stand still.
-        counters: Counters of ``COUNTED``.
-    """
+    """Contents of asks on their way to nodes, and of replies on their way from them."""
 
     def __init__(self, exchange: Exchange, patience: Patience, counters: Counters) -> None:
         self._exchange, self._stall, self._counters = exchange, patience.stall, counters

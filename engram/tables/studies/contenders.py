@@ -128,9 +128,7 @@ def adaptive(family: FamilyName, c: float, alike: float = 1.0) -> Adaptive:
 def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Contender]:
     """Returns the methods that are compared, by name, references first, the simplest of all first.
 
-    Args:
-        family: The family of models.
-        paper: The paper's methods alone (J.2).
+    With ``paper`` they are the paper's methods alone (J.2).
     """
     hard = Contender({"": lambda c: molar(family, "hard", c)}, GRID)
     soft = Contender({"": lambda c: molar(family, "soft", c)}, GRID)

@@ -16,7 +16,7 @@ from engram.link.credentials import read_node
 from engram.link.node import connection, errands, node
 from engram.link.node.errands import greet, leave
 from engram.link.node.node import only_one
-from engram.link.node.refusals import Gone, Unreachable
+from engram.link.node.refusals import Gone, KeyRefused, Unreachable
 from engram.link.node.worker import Work, Worker, WorkerDied
 from engram.link.records import from_contents, to_contents
 from engram.link.server.live_files import Roll
@@ -263,7 +263,7 @@ def test_of_two_nodes_with_a_key_the_former_ends_and_says_so(hub, tmp_path):
 
 
 def test_a_key_that_stays_unknown_is_refused_in_the_end(hub, warnings_of_engram, monkeypatch):
-    monkeypatch.setattr(node, "_TAKEN", 0.2)
+    monkeypatch.setattr(KeyRefused, "patience", 0.2)
     (hub.server / "clients" / "client-0.pub").unlink()
     until(lambda: not Roll(hub.server).names())
     with hub.node() as there:
