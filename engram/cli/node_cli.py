@@ -169,7 +169,7 @@ def _set_up(
 
 def _tell(credentials: NodeCredentials, policy: Path) -> None:
     _log.info("policy: %s", policy_file(policy) or "none of its own, so that defaults hold")
-    _log.info("connecting to the SuperLink at %s", credentials.superlink)
+    _log.info("connecting to the server at %s", credentials.superlink)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""A resident node, which stays connected to a SuperLink and answers its questions, for months."""
+"""A resident node, which stays connected to a server and answers its questions, for months."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ _log = getLogger("flwr.engram")
 
 _KEPT: Final = 2**20  # bytes of freed memory that a node keeps
 _SHARE: Final = 8  # a question may have 1/8 of the free memory
-_ALIVE: Final = "alive"  # is touched whenever it hears of its SuperLink
+_ALIVE: Final = "alive"  # is touched whenever it hears of its server
 _TAKEN: Final = 25.0  # seconds for which a node that begins puts up with a refusal of its key
 _LOOK: Final = 0.2  # seconds between looks whether a node is to stop
 
@@ -50,7 +50,7 @@ def run_node(
     """Answers questions until it is stopped.
 
     Args:
-        credentials: The SuperLink's address, and the node's identity.
+        credentials: The server's address, and the node's identity.
         state: Folder of the node's persistent state: its replies, and its clients' memories.
         node_config: The node's configuration, for its ClientApp.
         max_message: Most bytes of a question; 0 for an eighth of the free memory.
@@ -59,7 +59,7 @@ def run_node(
         stop: Event that ends the node.
 
     Raises:
-        Refused: Another node uses the folder or the key, the SuperLink does not know the key, or
+        Refused: Another node uses the folder or the key, the server does not know the key, or
             refuses it for good, or at the beginning its certificate failed its verification, or it
             speaks another version of the link.
     """
@@ -138,10 +138,10 @@ class _HasLeft(EngramError):
 
 
 class _Reception:
-    """Reactions of a node to how a SuperLink receives it.
+    """Reactions of a node to how a server receives it.
 
     Args:
-        way: The way to the SuperLink.
+        way: The way to the server.
         number: The node's number.
     """
 
@@ -199,8 +199,8 @@ class _Reception:
 
 
 def silence(state: Path) -> str:
-    """Line on a SuperLink's silence, if it is too long; "" if not."""
-    return silent_for(state / _ALIVE, "nothing heard of the SuperLink")
+    """Line on a server's silence, if it is too long; "" if not."""
+    return silent_for(state / _ALIVE, "nothing heard of the server")
 
 
 def run_together(nodes: Mapping[str, Callable[[], None]]) -> None:

@@ -1,4 +1,4 @@
-"""Failures of a node's connection with its SuperLink, in words, by what helps against them."""
+"""Failures of a node's connection with its server, in words, by what helps against them."""
 
 from typing import Final
 
@@ -13,19 +13,19 @@ _ANEW: Final = "to take part again it needs another, by an invitation or init-fe
 
 
 class Unreachable(EngramError):
-    """The SuperLink cannot be reached at the moment."""
+    """The server cannot be reached at the moment."""
 
 
 class ClockRefused(EngramError):
-    """The SuperLink answers, but this machine's clock differs too much from its own."""
+    """The server answers, but this machine's clock differs too much from its own."""
 
 
 class KeyRefused(EngramError):
-    """The SuperLink answers, but does not accept this node, for now."""
+    """The server answers, but does not accept this node, for now."""
 
 
 class Gone(KeyRefused):
-    """The SuperLink refuses this node's key for good: it was removed, or has left.
+    """The server refuses this node's key for good: it was removed, or has left.
 
     Attributes:
         left: Whether it has left.
@@ -39,11 +39,11 @@ class Replaced(EngramError):
 
 
 class OtherVersion(EngramError):
-    """The SuperLink speaks another version of the link."""
+    """The server speaks another version of the link."""
 
 
 class Untrusted(EngramError):
-    """Something other than the SuperLink answers, or the SuperLink cannot prove its identity."""
+    """Something other than the server answers, or the server cannot prove its identity."""
 
 
 _FAULTS: Final = {
@@ -66,7 +66,7 @@ def explain(
         was_connected: Whether TLS cannot be the cause.
     """
     credentials, details = way.credentials, one_line(details)
-    where = f"the SuperLink at {credentials.superlink}"
+    where = f"the server at {credentials.superlink}"
     if code == grpc.StatusCode.PERMISSION_DENIED:
         gone = Gone(f"{where} refuses this client's key for good, as {details}: {_ANEW}")
         gone.left = "has left" in details  # as engram/link/server/hub.py has it

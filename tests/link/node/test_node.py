@@ -1,4 +1,4 @@
-"""A resident node: what it does when its SuperLink, its worker or its operator does something."""
+"""A resident node: what it does when its server, its worker or its operator does something."""
 
 import json
 import os
@@ -216,7 +216,7 @@ def test_a_node_waits_for_its_superlink_and_connects_anew(hub, warnings_of_engra
         time.sleep(1.0)  # in which it tries again
     assert there.error is None
     trouble = [line for line in warnings_of_engram.messages if line.endswith("; trying again")]
-    assert trouble[0].startswith(f"the SuperLink at {hub.address} does not answer: ")
+    assert trouble[0].startswith(f"the server at {hub.address} does not answer: ")
     assert len(trouble) <= 3  # a line a time, however often it tries
 
 
@@ -269,7 +269,7 @@ def test_a_key_that_stays_unknown_is_refused_in_the_end(hub, warnings_of_engram,
     with hub.node() as there:
         until(lambda: there.ended)
     assert str(there.error) == (
-        f"the SuperLink at {hub.address} is there, and ends this node's connections. Either its "
+        f"the server at {hub.address} is there, and ends this node's connections. Either its "
         "key is not registered (on the server: engram register), or something on the way breaks "
         "its connections"
     )
