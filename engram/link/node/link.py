@@ -43,7 +43,7 @@ class Task(NamedTuple):
     """What is to be answered.
 
     Attributes:
-        contents: Small ones as bytes, and the files of large ones.
+        contents: Small ones as bytes, and large ones as files.
         until: When the reply is no longer awaited, by ``time.monotonic()``.
         most: Upper bound on the bytes of the reply's content.
         place: Folder for the reply's content, if another process writes it (``Blob.write``).
@@ -54,7 +54,7 @@ class Task(NamedTuple):
     request: str
     kind: str
     settings: Mapping[str, Any]
-    contents: Sequence[bytes | Path]
+    contents: Sequence[bytes | Blob]
     until: float
     most: int
     place: Path
@@ -89,6 +89,7 @@ class Node:
     Args:
         dial: Where and as whom to connect.
         state: Folder of its contents and replies.
+        key: What they are encrypted with.
         answer: Answers tasks in a thread, one after another. It may raise ``Refused``.
         most: Upper bound on the bytes of an ask's contents.
         patience: How long it waits for what.
@@ -104,13 +105,14 @@ class Node:
         state: Path,
         answer: Callable[[Task], Answer],
         *,
+        key: bytes | None = None,
         most: int = 2**34,
         patience: Patience = PATIENCE,
         welcomed: Callable[[Mapping[str, Any]], None] = lambda _: None,
         lost: Callable[[Lost], None] = _warn,
         on_word: Callable[[], None] = lambda: None,
     ) -> None:
-        self._dial, self._store, self._answer = dial, Store(state), answer
+        self._dial, self._store, self._answer = dial, Store(state, key), answer
         self._most, self._patience = most, patience
         self._welcomed, self._lost, self._on_word = welcomed, lost, on_word
         self._agenda = Agenda()
@@ -214,7 +216,7 @@ class Node:
         if due.cancelled.is_set():
             return False
         _log.warning("%s of run %s: %s", request, run, error)
-        if code == _Code.DATA_LOSS:
+        if code == _Code.DATA_LOSS or isinstance(error, ValueError):
             self._store.forget(due.ask)
         await asyncio.sleep(_PAUSE)
         return due.again or (code not in _DROPPED and self._connection is not None)

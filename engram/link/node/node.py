@@ -24,6 +24,7 @@ from engram.link.node.worker import Worker
 from engram.settings.errors import EngramError, Refused
 from engram.settings.files import locked, sweep
 from engram.sites.audit import AUDIT, Audit
+from engram.sites.encrypted_file import read_key
 from engram.sites.policy import keep_policy
 from engram.wire.counters import Counters, beat, serve_counters
 from engram.wire.counters import silence as silent_for
@@ -75,7 +76,7 @@ def run_node(
         reception, alive = _Reception(way, number), partial(beat, state / _ALIVE)
         worker = Worker(node_config, forked=forked)
         try:
-            audit = Audit(state / AUDIT)
+            audit, key = Audit(state / AUDIT), node_config.get("memory-key")
             answer = Answering(
                 worker, number, policy=policy, audit=audit, counters=counters, stop=stop
             )
@@ -83,6 +84,7 @@ def run_node(
                 way.dial,
                 state,
                 answer,
+                key=read_key(Path(key)) if key else None,
                 most=max_message or available("cpu") // _SHARE,
                 welcomed=reception.welcomed,
                 lost=reception.lost,

@@ -44,7 +44,7 @@ class Work(NamedTuple):
     run: int
     node: int
     kind: str
-    contents: Sequence[bytes | Path]
+    contents: Sequence[bytes | Blob]
     place: Path
 
 
@@ -155,7 +155,7 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
 
 
 def _size(work: Work) -> int:
-    return sum(c.stat().st_size if isinstance(c, Path) else len(c) for c in work.contents)
+    return sum(len(c) if isinstance(c, bytes) else c.size for c in work.contents)
 
 
 def _end_with_parent() -> None:

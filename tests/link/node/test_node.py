@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from flwr.app import ConfigRecord, MessageType, RecordDict
 
+from engram.link.blobs import Blob
 from engram.link.credentials import read_node
 from engram.link.node import connection, errands, node
 from engram.link.node.errands import greet, leave
@@ -61,7 +62,7 @@ def answer(worker, asked):
 @pytest.mark.processes
 def test_a_worker_answers_as_the_client_app_does(worker, work):
     reply = answer(worker, work()).content
-    found = read_entry(from_contents([reply.path], reply.size))
+    found = read_entry(from_contents([reply.view()], reply.size))
     assert list(found.clients) == list(range(0, 20, 2))
     assert reply.path == work().place / reply.digest
 
@@ -85,8 +86,7 @@ def test_what_cannot_be_read_costs_no_worker(worker, work, tmp_path):
     ]:
         found = answer(worker, work(config=config))
         assert (found.error, found.reason) == ("refused", says)
-    (tmp_path / "config").write_bytes(b"x" * 2**21)
-    found = answer(worker, work(config=tmp_path / "config"))
+    found = answer(worker, work(config=Blob.write(tmp_path, [b"x" * 2**21])))
     assert found.reason == "the run's config must have at most 1048576 bytes"
     halved = work()._replace(contents=[*work().contents[:-1], work().contents[-1][:-1]])
     assert answer(worker, halved).error == "refused"
