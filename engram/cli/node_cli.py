@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from engram.client.disk_memory import DiskStore
 
 _FEW = 8  # most numbers shown in a line
+_END = 4  # seconds that nodes may take to end, which leave all as a crash would at worst
 
 _log = logging.getLogger("flwr.engram")
 
@@ -125,16 +126,23 @@ def node(
         own["rows-changed"] = True
     if data is not None:
         own["data"] = str(_absolute(data))
+    key = read_key(memory_key) if memory_key is not None else None
     if memory_key is not None:
-        read_key(memory_key)
         own["memory-key"] = str(memory_key.absolute())
     nodes = [_set_up(folder, own, state=state, policy=policy) for folder in folders]
     begin_log(as_json=log_json)
     stop = threading.Event()
+
+    def end(*_: object) -> None:
+        stop.set()
+        signal.alarm(_END)  # the system's end of what takes longer, such as a call that hangs
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda signum, frame: stop.set())
+        signal.signal(number, end)
     runs, most = dict[str, Callable[[], None]](), int(max_message * 2**20)
-    serve = partial(run_node, metrics_port=metrics_port, forked=len(folders) > 1, stop=stop)
+    serve = partial(
+        run_node, key=key, metrics_port=metrics_port, forked=len(folders) > 1, stop=stop
+    )
     for folder, (credentials, config) in zip(folders, nodes, strict=True):
         _tell(credentials, policy or folder)
         where = Path(config["state"])

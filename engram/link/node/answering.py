@@ -69,7 +69,7 @@ class Answering:
         if not task.run.isdecimal():
             return Answer({}, (), "failed", f"a run must be called by a number, got {task.run!r}")
         begun = time.monotonic()
-        work = Work(int(task.run), self._node, task.kind, task.contents, task.place)
+        work = Work(int(task.run), self._node, task.kind, task.contents, task.place, task.key)
         job = _Job(task, begun, self._seconds(), self._worker.begin(work))
         answer = self._awaited(job)
         self._count(task, answer, time.monotonic() - begun)

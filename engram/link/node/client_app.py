@@ -1,7 +1,6 @@
 """The ClientApp's answers to questions of the link, in a node's worker."""
 
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from flwr.app import Message
@@ -12,7 +11,6 @@ from engram.link.node.worker import Outcome, Work
 from engram.link.records import from_contents, to_parts
 from engram.settings.errors import AWAITED, BUSY, REFUSED, EngramError, Refused, brief, one_line
 from engram.settings.files import parse_json
-from engram.sites.encrypted_file import read_key
 from engram.wire.messages import node_context
 
 _LARGEST_CONFIG: Final = 2**20  # bytes; Engram's has about ten thousand
@@ -32,9 +30,7 @@ def outcome_of(work: Work, node_config: dict[str, Any]) -> Outcome:
             code, reason = reply.error.code, reply.error.reason or ""
             said = _ERRORS.get(code)
             return Outcome(None, said or "failed", reason, 0 if said else code)
-        key = node_config.get("memory-key")
-        key = read_key(Path(key)) if key else None
-        return Outcome(Blob.write(work.place, to_parts(reply.content), key))
+        return Outcome(Blob.write(work.place, to_parts(reply.content), work.key))
     except EngramError as error:
         return Outcome(None, "refused", str(error))
     except Exception as error:  # reported to the server, as by Flower's own nodes

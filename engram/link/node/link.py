@@ -48,6 +48,7 @@ class Task(NamedTuple):
         most: Upper bound on the bytes of the reply's content.
         place: Folder for the reply's content, if another process writes it (``Blob.write``).
         cancelled: Set when nobody waits for the reply any more.
+        key: What the reply's content is encrypted with then.
     """
 
     run: str
@@ -59,6 +60,7 @@ class Task(NamedTuple):
     most: int
     place: Path
     cancelled: threading.Event
+    key: bytes | None = None
 
 
 class Answer(NamedTuple):
@@ -178,6 +180,9 @@ class Node:
             self._on_word()
             self._welcomed(frame.fields)
             return
+        if frame.kind == "asked":
+            self._agenda.settle()
+            return
         run = frame.text("run", 64)
         if frame.kind == "ask":
             key = Key("", run, frame.text("request", 256))
@@ -245,7 +250,7 @@ class Node:
             await self._say("began", ask)
             task = Task(
                 ask.key.run, ask.key.request, ask.kind, ask.settings, contents, ask.until, ask.most,
-                self._store.place(ask), due.cancelled,
+                self._store.place(ask), due.cancelled, self._store.key,
             )  # fmt: skip
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._thread, self._answered, task, ask)

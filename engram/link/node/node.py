@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from logging import getLogger
@@ -24,7 +24,6 @@ from engram.link.node.worker import Worker
 from engram.settings.errors import EngramError, Refused
 from engram.settings.files import locked, sweep
 from engram.sites.audit import AUDIT, Audit
-from engram.sites.encrypted_file import read_key
 from engram.sites.policy import keep_policy
 from engram.wire.counters import Counters, beat, serve_counters
 from engram.wire.counters import silence as silent_for
@@ -43,6 +42,7 @@ def run_node(
     state: Path,
     node_config: Mapping[str, Any],
     *,
+    key: bytes | None = None,
     max_message: int = 0,
     metrics_port: int = 0,
     forked: bool = False,
@@ -54,6 +54,7 @@ def run_node(
         credentials: The server's address, and the node's identity.
         state: Folder of the node's persistent state: its replies, and its clients' memories.
         node_config: The node's configuration, for its ClientApp.
+        key: What the contents of questions and replies are encrypted with on the disk.
         max_message: Most bytes of a question; 0 for an eighth of the free memory.
         metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
         forked: As for ``Worker``.
@@ -76,7 +77,7 @@ def run_node(
         reception, alive = _Reception(way, number), partial(beat, state / _ALIVE)
         worker = Worker(node_config, forked=forked)
         try:
-            audit, key = Audit(state / AUDIT), node_config.get("memory-key")
+            audit = Audit(state / AUDIT)
             answer = Answering(
                 worker, number, policy=policy, audit=audit, counters=counters, stop=stop
             )
@@ -84,7 +85,7 @@ def run_node(
                 way.dial,
                 state,
                 answer,
-                key=read_key(Path(key)) if key else None,
+                key=key,
                 most=max_message or available("cpu") // _SHARE,
                 welcomed=reception.welcomed,
                 lost=reception.lost,
@@ -217,10 +218,14 @@ def run_together(nodes: Mapping[str, Callable[[], None]]) -> None:
     with ThreadPoolExecutor(len(nodes)) as threads:
         running = {threads.submit(run): name for name, run in nodes.items()}
         errors = []
-        for node in as_completed(running):
-            if error := node.exception():
-                errors.append(error)
-                if len(nodes) > 1:  # else its caller says it at once
-                    _log.error("%s has ended: %s", running[node], error)
+        while running:
+            # It wakes by itself: a signal that another thread gets does not wake this one, which
+            # alone handles it.
+            for node in wait(running, _LOOK, FIRST_COMPLETED).done:
+                name = running.pop(node)
+                if error := node.exception():
+                    errors.append(error)
+                    if len(nodes) > 1:  # else its caller says it at once
+                        _log.error("%s has ended: %s", name, error)
     if errors:
         raise errors[0]

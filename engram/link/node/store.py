@@ -29,7 +29,7 @@ class Store:
     """Files of a node, below a folder of its state; with a key, encrypted."""
 
     def __init__(self, state: Path, key: bytes | None = None) -> None:
-        names, self._key = ("contents", "replies"), key
+        names, self.key = ("contents", "replies"), key
         plain, sealed = ([state / f"{name}{end}" for name in names] for end in ("", ".encrypted"))
         (self._contents, self._replies), others = (sealed, plain) if key else (plain, sealed)
         for folder in others:
@@ -48,8 +48,8 @@ class Store:
         if path not in self._whole and path.is_file():  # which a power cut may have damaged
             path.rename(path.with_name(f"{path.name}.part"))
         if path in self._whole and path.is_file():
-            return Blob(listed.digest, listed.size, path, self._key)
-        part = Part(path, listed.size, listed.digest, self._key)
+            return Blob(listed.digest, listed.size, path, self.key)
+        part = Part(path, listed.size, listed.digest, self.key)
         return self.finish(part) if part.held == listed.size else part
 
     async def contents(
@@ -96,7 +96,7 @@ class Store:
         with contextlib.suppress(OSError, BadFrame):
             frame = unpack((self.place(ask) / _REPLY).read_bytes())
             digest, size = frame.digest(), frame.number("size", LARGEST)
-            blob = Blob(digest, size, self.place(ask) / digest, self._key)
+            blob = Blob(digest, size, self.place(ask) / digest, self.key)
             if frame.text("mark") == ask.mark and blob.is_whole:
                 return frame, blob
         return None
@@ -111,7 +111,7 @@ class Store:
             ValueError: The settings are too long.
         """
         place = self.place(ask)
-        blob = content if isinstance(content, Blob) else Blob.write(place, content, self._key)
+        blob = content if isinstance(content, Blob) else Blob.write(place, content, self.key)
         said = {"settings": dict(settings), "error": "", "reason": ""}
         frame = pack("reply", mark=ask.mark, digest=blob.digest, size=blob.size, **said)
         place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -39,6 +39,7 @@ class Work(NamedTuple):
         kind: The message's type.
         contents: The run's config, and the message's records; large ones as files.
         place: The folder for the reply's content.
+        key: What that is encrypted with.
     """
 
     run: int
@@ -46,6 +47,7 @@ class Work(NamedTuple):
     kind: str
     contents: Sequence[bytes | Blob]
     place: Path
+    key: bytes | None = None
 
 
 class Outcome(NamedTuple):
