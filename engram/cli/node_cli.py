@@ -1,5 +1,6 @@
 """The client's subcommands: the node, and its clients' memories."""
 
+import gc
 import json
 import logging
 import shlex
@@ -148,6 +149,7 @@ def node(
         where = Path(config["state"])
         runs[str(folder)] = partial(serve, credentials, where, config, max_message=most)
     run_together(runs)
+    gc.freeze()  # or the interpreter's end takes seconds to look through all that is there
 
 
 def _set_up(
