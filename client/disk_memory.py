@@ -1,7 +1,7 @@
 """Clients' memories on disk."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -9,10 +9,9 @@ from typing import Final
 
 from engram.client.memory import MemoryMismatch, newest_of
 from engram.core.types import Params
-from engram.link import content
 from engram.settings.errors import EngramError
 from engram.settings.files import read_file, replace_file
-from engram.sites.encrypted_file import Damaged, Part, Unencrypted, seal, seal_parts, unseal
+from engram.sites.encrypted_file import Damaged, Unencrypted, seal, unseal
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
 _MEMORY: Final = "round"
@@ -58,7 +57,7 @@ class DiskStore:
             MemoryFull: If it does not fit the bound, or the disk. The old memory stays.
         """
         path = self._path(client, server_round)
-        data = seal_parts(_parts(memory), _label(client, server_round), self._key)
+        data = seal(tensors_to_bytes(memory), _label(client, server_round), self._key)
         if self._lacks_room(path, data):  # training goes before what is kept for exports
             for serving in self.folder.glob(f"client-*/{_SERVES}-*.memory"):
                 self._remove(serving)
@@ -77,8 +76,7 @@ class DiskStore:
             MemoryFull: If it does not fit the bound, or the disk. The old file stays.
         """
         path = self._path(client, server_round, _SERVES)
-        label = _label(client, server_round, _SERVES)
-        data = seal_parts(_parts(arrays), label, self._key)
+        data = seal(tensors_to_bytes(arrays), _label(client, server_round, _SERVES), self._key)
         self._write(path, data, f"what serves client {client}", "")
         for other in path.parent.glob(f"{_SERVES}-*.memory"):  # whatever round a server has named
             if other != path:
@@ -98,14 +96,13 @@ class DiskStore:
         for path in (self.folder / f"client-{client}").glob(f"{_SERVES}-*.memory"):
             self._remove(path)
 
-    def _lacks_room(self, path: Path, data: Sequence[Part]) -> bool:
-        size = sum(map(len, data))
-        return self._limit is not None and self._total - _size(path) + size > self._limit
+    def _lacks_room(self, path: Path, data: bytes) -> bool:
+        return self._limit is not None and self._total - _size(path) + len(data) > self._limit
 
-    def _write(self, path: Path, data: Sequence[Part], what: str, stays: str) -> None:
+    def _write(self, path: Path, data: bytes, what: str, stays: str) -> None:
         if self._lacks_room(path, data):
             raise MemoryFull(
-                f"{what} of {sum(map(len, data))} bytes does not fit the bound of "
+                f"{what} of {len(data)} bytes does not fit the bound of "
                 f"{self._limit}, of which {self._total} are used: raise memory-limit, or "
                 "`engram memory forget` what is not needed"
             )
@@ -117,7 +114,7 @@ class DiskStore:
             raise MemoryFull(
                 f"{what} cannot be written ({error.strerror}); {stays}make room in {self.folder}"
             ) from error
-        self._total += sum(map(len, data)) - replaced
+        self._total += len(data) - replaced
 
     def _remove(self, path: Path) -> None:
         self._total -= _size(path)
@@ -204,15 +201,6 @@ def _named(path: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise MemoryMismatch(f"the memory {path} cannot be used: {error.strerror}") from error
-
-
-def _parts(params: Params) -> list[Part]:
-    """Returns tensors in the safetensors format; their own bytes are not copied."""
-    try:
-        arrays = {name: params[name].detach().cpu().numpy() for name in sorted(params)}
-        return [*content.parts(arrays)]
-    except (TypeError, ValueError, RuntimeError):  # of a type that numpy does not have
-        return [tensors_to_bytes(params)]
 
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:

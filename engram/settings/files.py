@@ -131,9 +131,7 @@ def refusing(told: str) -> Iterator[None]:
         raise Refused(f"{told}: {error.strerror}") from error
 
 
-def replace_file(
-    path: Path, data: bytes | Sequence[bytes | memoryview], *, mode: int = 0o600
-) -> None:
+def replace_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> None:
     """Replaces a file atomically, and waits until the bytes are on the disk.
 
     Its folder must exist. By default only its owner may read it. ``data`` may be parts, in order.

@@ -2,20 +2,15 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from engram.settings.errors import EngramError, Refused
 from engram.settings.files import open_file, refusing, replace_file
 
-Part = bytes | memoryview
 _MAGIC: Final = b"engram sealed 1\n"  # 1: version of this format
 _PLAIN: Final = b"p"  # then SHA-256 of label and body, then the body
 _ENCRYPTED: Final = b"e"  # then a nonce, then the body by AES-256-GCM, bound to the label
@@ -39,18 +34,10 @@ def seal(body: bytes, label: str, key: bytes | None) -> bytes:
         label: What the file is, so that another file in its place is detected.
         key: 32 bytes to encrypt with; None to leave it readable.
     """
-    return b"".join(seal_parts([body], label, key))
-
-
-def seal_parts(parts: Sequence[Part], label: str, key: bytes | None) -> list[Part]:
-    """Returns the sealed contents of a file in parts, which are not joined before."""
     if key is None:
-        return [_MAGIC + _PLAIN + _digest(parts, label), *parts]
+        return _MAGIC + _PLAIN + _digest(body, label) + body
     nonce = os.urandom(_NONCE)
-    cipher = Cipher(AES(key), GCM(nonce)).encryptor()
-    cipher.authenticate_additional_data(label.encode())
-    sealed = [cipher.update(part) for part in parts]
-    return [_MAGIC + _ENCRYPTED + nonce, *sealed, cipher.finalize() + cipher.tag]
+    return _MAGIC + _ENCRYPTED + nonce + AESGCM(key).encrypt(nonce, body, label.encode())
 
 
 def unseal(data: bytes, label: str, key: bytes | None) -> bytes:
@@ -68,7 +55,7 @@ def unseal(data: bytes, label: str, key: bytes | None) -> bytes:
         raise Damaged("it is damaged, or of another version")
     if kind == _PLAIN:
         checksum, body = data[start : start + 32], data[start + 32 :]
-        if checksum != _digest([body], label):
+        if checksum != _digest(body, label):
             raise Damaged("it is damaged: its checksum is wrong")
         if key is not None:
             raise Unencrypted("it is not encrypted, although there is a key")
@@ -118,8 +105,7 @@ def read_key(path: Path) -> bytes:
     return key
 
 
-def _digest(parts: Sequence[Part], label: str) -> bytes:
+def _digest(body: bytes, label: str) -> bytes:
     digest = hashlib.sha256(label.encode() + b"\0")
-    for part in parts:
-        digest.update(part)
+    digest.update(body)
     return digest.digest()
