@@ -1,5 +1,6 @@
 """The client's subcommands: the node, and its clients' memories."""
 
+import gc
 import json
 import logging
 import shlex
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from engram.client.disk_memory import DiskStore
 
 _FEW = 8  # most numbers shown in a line
+_END = 4  # seconds that nodes may take to end, which leave all as a crash would at worst
 
 _log = logging.getLogger("flwr.engram")
 
@@ -125,21 +127,29 @@ def node(
         own["rows-changed"] = True
     if data is not None:
         own["data"] = str(_absolute(data))
+    key = read_key(memory_key) if memory_key is not None else None
     if memory_key is not None:
-        read_key(memory_key)
         own["memory-key"] = str(memory_key.absolute())
     nodes = [_set_up(folder, own, state=state, policy=policy) for folder in folders]
     begin_log(as_json=log_json)
     stop = threading.Event()
+
+    def end(*_: object) -> None:
+        stop.set()
+        signal.alarm(_END)  # the system's end of what takes longer, such as a call that hangs
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda signum, frame: stop.set())
+        signal.signal(number, end)
     runs, most = dict[str, Callable[[], None]](), int(max_message * 2**20)
-    serve = partial(run_node, metrics_port=metrics_port, forked=len(folders) > 1, stop=stop)
+    serve = partial(
+        run_node, key=key, metrics_port=metrics_port, forked=len(folders) > 1, stop=stop
+    )
     for folder, (credentials, config) in zip(folders, nodes, strict=True):
         _tell(credentials, policy or folder)
         where = Path(config["state"])
         runs[str(folder)] = partial(serve, credentials, where, config, max_message=most)
     run_together(runs)
+    gc.freeze()  # or the interpreter's end takes seconds to look through all that is there
 
 
 def _set_up(
@@ -169,7 +179,7 @@ def _set_up(
 
 def _tell(credentials: NodeCredentials, policy: Path) -> None:
     _log.info("policy: %s", policy_file(policy) or "none of its own, so that defaults hold")
-    _log.info("connecting to the SuperLink at %s", credentials.superlink)
+    _log.info("connecting to the server at %s", credentials.superlink)
 
 
 @app.command()

@@ -91,7 +91,7 @@ def asked_by(folder: Path) -> str:
     """
     credentials = read_node(folder)
     return (
-        f"the SuperLink at {credentials.superlink}, by its certificate; which person there, "
+        f"the server at {credentials.superlink}, by its certificate; which person there, "
         "nothing proves"
     )
 

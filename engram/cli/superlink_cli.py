@@ -1,4 +1,4 @@
-"""The coordinator's subcommands: a federation's folder, its SuperLink, its clients."""
+"""The coordinator's subcommands: a federation's folder, its server, its clients."""
 
 import asyncio
 import contextlib
@@ -138,7 +138,7 @@ def start(
     serve_counters(counters, metrics_port, lambda: _silence(folder))
     what = folder, Roll(folder), server_credentials(folder), announcements(folder)
     hub = Hub(*what, most_reply=max_reply * 2**20, counters=counters)
-    say(f"SuperLink of {credentials.settings.federation}: clients at {at}")
+    say(f"server of {credentials.settings.federation}: clients at {at}")
     asyncio.run(serve_until_stopped(hub, str(at)))
 
 
@@ -269,7 +269,7 @@ def _made(folder: Path) -> list[str]:
 def _added(folder: Path, new: Path) -> list[str]:
     return [
         f"{new}: for the new client's machine, and for nobody else",
-        f"{folder}/server: for the coordinator's machine again; a SuperLink that runs lets it in",
+        f"{folder}/server: for the coordinator's machine again; a server that runs lets it in",
         f"{folder}/client-*/node.toml: for the other clients' machines again, as there is one more",
     ]
 
@@ -277,7 +277,7 @@ def _added(folder: Path, new: Path) -> list[str]:
 def _with_new_key(folder: Path, own: Path) -> list[str]:
     return [
         f"{own}: client.key and client.pub for the client's machine, and for nobody else",
-        f"{folder}/server/clients: for the coordinator's machine; a SuperLink that runs lets the "
+        f"{folder}/server/clients: for the coordinator's machine; a server that runs lets the "
         "new key in, and refuses the old one",
     ]
 
@@ -293,12 +293,12 @@ def _joined(folder: Path, fingerprint: str, authority: str) -> list[str]:
 
 def _renewed(folder: Path, *, moved: bool, authority: bool) -> list[str]:
     lines = [
-        "A SuperLink that runs with this folder shows it to whoever connects next. If it runs on "
+        "A server that runs with this folder shows it to whoever connects next. If it runs on "
         f"another machine, bring *.crt, *.toml, server.key and registry of {folder} there"
     ]
     if moved:
         lines.append(
-            "Nodes that are connected follow by themselves. If the SuperLink is to listen at "
+            "Nodes that are connected follow by themselves. If the server is to listen at "
             "another port, or on another machine, start it again, or there"
         )
     if authority:

@@ -1,4 +1,4 @@
-"""Announcements of a SuperLink to its nodes: another address, a new authority, a new key.
+"""Announcements of a server to its nodes: another address, a new authority, a new key.
 
 They come over TLS, and so from who has a certificate of an authority that the node trusts. An
 address alone is followed by nodes that are at a former one, and must prove itself by its
@@ -45,7 +45,7 @@ def announcement(settings: FederationSettings, authorities: str, least: str = ""
 
 
 def new_address(told: Told, present: str) -> str | None:
-    """New address of a SuperLink at ``present``; None if it has not moved."""
+    """New address of a server at ``present``; None if it has not moved."""
     addresses = str(told.get(_MOVED, "")).split()
     if present not in addresses[1:] or addresses[0] == present:
         return None

@@ -6,9 +6,7 @@ lists of numbers, bytes, and small array records as tensors.
 """
 
 import json
-import mmap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -85,7 +83,7 @@ def _arrays(record: ArrayRecord) -> content.Tensors:
     return {name: tensor.numpy() for name, tensor in to_params(record).items()}
 
 
-def from_contents(contents: Sequence[bytes | memoryview | Path], limit: float) -> RecordDict:
+def from_contents(contents: Sequence[bytes | memoryview], limit: float) -> RecordDict:
     """Reads the result of ``to_contents`` or ``to_parts``, from an untrusted sender.
 
     Large arrays are views of the contents, which must not change.
@@ -94,7 +92,7 @@ def from_contents(contents: Sequence[bytes | memoryview | Path], limit: float) -
         Refused: It has more than ``limit`` bytes, or is something else.
     """
     try:
-        views = [_view(each) for each in contents]
+        views = [memoryview(each) for each in contents]
         if (size := sum(map(len, views))) > limit:
             raise Refused(f"it must have at most {limit} bytes, got {size}")
         *apart, last = views
@@ -174,11 +172,3 @@ def _array_record(arrays: Mapping[str, Any]) -> ArrayRecord:
 def _tensor(array: Any) -> torch.Tensor:
     usable = array.flags.writeable and array.flags.aligned  # else torch warns, or cannot
     return torch.from_numpy(array if usable else array.copy())
-
-
-def _view(data: bytes | memoryview | Path) -> memoryview:
-    """Returns bytes; those of a file as a private map of it, without reading it."""
-    if not isinstance(data, Path):
-        return memoryview(data)
-    with data.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))

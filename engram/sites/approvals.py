@@ -60,12 +60,12 @@ class Request:
 class Tally:
     """Answers of one kind that an approval was used for."""
 
-    new: int = 0  # answers of rounds that no run had asked for before
+    new: int = 0  # answers of rounds that were not asked for before
     again: int = 0  # all others
     run: int = 0  # number of the run that asked last
     number: int = -1  # the last round that it asked for
     parts: int = 0  # messages of that round
-    before: int = -1  # the furthest round of the runs before it
+    before: int = -1  # the furthest round before the last restart
     content: str = ""  # digest of the last message
 
 

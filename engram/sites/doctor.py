@@ -195,7 +195,7 @@ def _running(folder: Path, state: Path) -> str:
         return f"none is running: engram node {folder}"
     if fault := silence(state):
         raise Refused(f"it runs, with {fault}: its log says why")
-    return "it runs, and hears of its SuperLink"
+    return "it runs, and hears of its server"
 
 
 def _reached(credentials: NodeCredentials) -> str:

@@ -2,7 +2,8 @@
 
 It covers each round once, in ascending order. A coordinator that was restarted asks again for the
 rounds after its last checkpoint, whose replies are kept no more; a node that died at work is sent
-the same message. There may be as many such answers as others.
+the same message. There may be as many such answers as others. A restart is known by its going back,
+whatever number its run has, so that a server gains nothing by inventing numbers.
 """
 
 import hashlib

@@ -186,7 +186,7 @@ def test_superlink(typed, served):
     fleet = free_port()
     typed(f"init-federation fed --clients 1 --superlink 127.0.0.1:{fleet}")
     status, out, _ = typed("superlink fed/server --max-reply 3")
-    assert (status, out) == (0, f"SuperLink of fed: clients at 127.0.0.1:{fleet}\n")
+    assert (status, out) == (0, f"server of fed: clients at 127.0.0.1:{fleet}\n")
     assert [address for _, address in served] == [f"127.0.0.1:{fleet}"]
     assert typed(f"superlink fed/server --fleet 0.0.0.0:{fleet}")[0] == 0
     assert [address for _, address in served[1:]] == [f"0.0.0.0:{fleet}"]

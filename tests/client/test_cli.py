@@ -36,7 +36,7 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
     bounds += ("--max-message", 1.5)
     status, _, err = engram("node", folder, *words, *bounds)
     assert status == 0
-    assert err.endswith("Z INFO [engram] connecting to the SuperLink at 127.0.0.1:9092\n")
+    assert err.endswith("Z INFO [engram] connecting to the server at 127.0.0.1:9092\n")
     ((credentials, state, config), options) = started[0]
     here = Path.cwd()
     assert (credentials.partition_id, state) == (1, here / folder / "state")

@@ -1,4 +1,4 @@
-"""Announcements of a SuperLink: which moves a node follows, and which authorities it trusts."""
+"""Announcements of a server: which moves a node follows, and which authorities it trusts."""
 
 import pytest
 from cryptography import x509

@@ -10,6 +10,7 @@ import torch
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from engram.link import content
+from engram.link.blobs import Blob
 from engram.link.questions import Content
 from engram.link.records import from_contents, to_contents, to_parts
 from engram.settings.errors import Refused
@@ -36,8 +37,7 @@ def test_records_are_read_as_they_were_sent(tmp_path: Path) -> None:
         | {"metrics": MetricRecord({"loss": 0.25, "counts": [1, 2]})}
     )
     model, rest = joined(to_contents(sent))
-    (file := tmp_path / "model").write_bytes(model)
-    found = from_contents([file, memoryview(rest)], 10**6)
+    found = from_contents([Blob.write(tmp_path, [model]).view(), memoryview(rest)], 10**6)
     assert list(found) == ["config", "arrays", "own", "metrics"]
     assert found["config"] == CONFIG
     assert all(type(found["config"][key]) is type(value) for key, value in CONFIG.items())

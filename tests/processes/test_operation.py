@@ -121,7 +121,7 @@ def test_a_run_is_stopped_goes_on_and_is_in_the_logs(tmp_path, federation, go):
     assert {each["run"] for each in rounds} == {int(number)}
     form = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z [A-Z]+ \[[\w.]+\] .+")
     (told,) = [line for line in server.splitlines() if not form.fullmatch(line)]
-    assert told.startswith("SuperLink of fed: clients at 127.0.0.1:")
+    assert told.startswith("server of fed: clients at 127.0.0.1:")
 
 
 def test_work_that_nobody_waits_for_keeps_no_run_waiting(tmp_path, federation):
@@ -169,7 +169,7 @@ def test_a_run_goes_on_while_certificate_address_and_authority_are_renewed(
     going.wait_for_more("rounds over connections of now")
     stop_run(there.server)
     assert "ended after round" in going.end()
-    assert f"connecting to the SuperLink at {moved}" in there.log("client-0").read_text()
+    assert f"connecting to the server at {moved}" in there.log("client-0").read_text()
 
 
 def test_a_server_that_ends_leaves_nothing_and_says_so(tmp_path, federation, go, monkeypatch):

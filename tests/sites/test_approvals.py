@@ -266,7 +266,7 @@ def test_the_site_sees_what_it_is_asked_for_and_answers(engram, folder):
         "  settings  batch-size=32 loss=\\x1b[2J; all others have their defaults",
         "  plug-ins  none",
         "  privacy   central",
-        "  asked by  the SuperLink at 127.0.0.1:9092, by its certificate; which person there, "
+        "  asked by  the server at 127.0.0.1:9092, by its certificate; which person there, "
         "nothing proves",
         f"next: engram approve {folder} REQUEST, or with --refuse",
     ]

@@ -30,7 +30,7 @@ STATE = CLIENT / "state"
 
 @pytest.fixture(autouse=True)
 def _fed(tmp_path, monkeypatch):
-    """A federation whose SuperLink answers, knows both clients, and has the same time."""
+    """A federation whose server answers, knows both clients, and has the same time."""
     make(days=90)
     there = [Member("client-0", "online"), Member("client-1", "offline")]
     monkeypatch.setattr(doctor, "members", lambda folder: there)
@@ -188,7 +188,7 @@ def test_a_full_disk_and_a_clock_that_went_back_are_found(monkeypatch):
 def test_a_node_that_hears_nothing_is_found():
     with only_one(STATE):
         (STATE / "alive").touch()
-        assert found(CLIENT)["node"].text == "it runs, and hears of its SuperLink"
+        assert found(CLIENT)["node"].text == "it runs, and hears of its server"
         os.utime(STATE / "alive", (time.time() - 90, time.time() - 90))
         assert wrong(CLIENT)[0] == "node"
     assert found(CLIENT)["node"].text == "none is running: engram node fed/client-1"

@@ -229,7 +229,8 @@ def test_a_round_before_the_last_checkpoint_is_not_answered_again(tmp_path):
     assert not any(site.asked(EVALUATE, number) for number in range(4))
 
 
-def test_a_restarted_coordinator_goes_on_after_its_last_checkpoint(tmp_path):
+@pytest.mark.parametrize("run", [1, 2])
+def test_a_restarted_coordinator_goes_on_after_its_last_checkpoint(tmp_path, run):
     """With a checkpoint after rounds 3, 6, 9, and perhaps not yet after the one it has reached."""
 
     def reached_in(name, reached):
@@ -241,10 +242,10 @@ def test_a_restarted_coordinator_goes_on_after_its_last_checkpoint(tmp_path):
         with entry(reached, first):
             for number in range(first):
                 site = reached_in(number, reached)
-                assert not site.asked(TRAIN, number, run=2) or number == 0 == first - 1
+                assert not site.asked(TRAIN, number, run) or number == 0 == first - 1
             site = reached_in("all", reached)
-            assert all(site.asked(TRAIN, each, run=2) for each in range(first, reached + 2))
-            assert not any(site.asked(TRAIN, each, run=2) for each in range(reached // 3 * 3 + 1))
+            assert all(site.asked(TRAIN, each, run) for each in range(first, reached + 2))
+            assert not any(site.asked(TRAIN, each, run) for each in range(reached // 3 * 3 + 1))
 
 
 def test_no_round_up_to_what_is_durable_is_asked_again(tmp_path):
@@ -255,11 +256,12 @@ def test_no_round_up_to_what_is_durable_is_asked_again(tmp_path):
     assert site.asked(TRAIN, 4, run=2, durable=3)
 
 
-def test_restarts_without_end_are_not_covered(tmp_path):
-    """However many rounds a restart may repeat: a server chooses checkpoint-every."""
+@pytest.mark.parametrize("resumed", [True, False])
+def test_restarts_without_end_are_not_covered(tmp_path, resumed):
+    """However many rounds a restart may repeat, as the same run or another: a server chooses."""
     site = Site(tmp_path, num_rounds=5, checkpoint_every=1000)
     assert all(site.asked(TRAIN, number) for number in range(1, 6))
-    repeated = [site.asked(TRAIN, 1, run) for run in range(2, 100)]
+    repeated = [site.asked(TRAIN, 1, 1 if resumed else run) for run in range(2, 100)]
     assert repeated == [True] * 5 + [False] * 93
 
 

@@ -17,11 +17,12 @@ class Due:
         since: When it came.
         cancelled: Set when nobody waits for its reply any more.
         again: Whether it was asked again since it was last attended to.
+        open: Whether the server has asked it by the present connection.
     """
 
     def __init__(self, ask: Ask, since: float) -> None:
         self.ask, self.since = ask, since
-        self.cancelled, self.again = threading.Event(), False
+        self.cancelled, self.again, self.open = threading.Event(), False, True
 
 
 class Agenda:
@@ -46,7 +47,7 @@ class Agenda:
             raise BadFrame("the server asks for too much at a time")
         if self.at is not None and self.at.ask.key == ask.key:
             if self.at.ask.mark == ask.mark and not self.at.cancelled.is_set():
-                self.at.again = True
+                self.at.again = self.at.open = True
                 return
             self.at.cancelled.set()
         self._due[ask.key[1:]] = Due(ask, now)
@@ -62,6 +63,13 @@ class Agenda:
     def clear(self) -> None:
         """Forgets asks that wait: once the node has connected anew, it is asked again."""
         self._due.clear()
+        if self.at is not None:
+            self.at.open = False
+
+    def settle(self) -> None:
+        """Gives up the ask at work if the server, which has asked all that is open, has not."""
+        if self.at is not None and not self.at.open:
+            self.at.cancelled.set()
 
     def begin(self) -> Due | None:
         """Returns the next ask: the first of another run than the last one's, if there is one."""

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from logging import getLogger
-from pathlib import Path
 from threading import Event
 from typing import Final, NamedTuple
 
@@ -70,7 +69,7 @@ class Answering:
         if not task.run.isdecimal():
             return Answer({}, (), "failed", f"a run must be called by a number, got {task.run!r}")
         begun = time.monotonic()
-        work = Work(int(task.run), self._node, task.kind, task.contents, task.place)
+        work = Work(int(task.run), self._node, task.kind, task.contents, task.place, task.key)
         job = _Job(task, begun, self._seconds(), self._worker.begin(work))
         answer = self._awaited(job)
         self._count(task, answer, time.monotonic() - begun)
@@ -123,7 +122,7 @@ class Answering:
             self._audit.append(line, trained=task.kind == MessageType.TRAIN)
 
     def _count(self, task: Task, answer: Answer, seconds: float) -> None:
-        received = sum(c.stat().st_size if isinstance(c, Path) else len(c) for c in task.contents)
+        received = sum(len(c) if isinstance(c, bytes) else c.size for c in task.contents)
         sent = getattr(answer.content, "size", 0)
         counts = {"messages": 1, "received_bytes": received, "sent_bytes": sent}
         counts |= {"work_seconds": seconds, "failures": float(bool(answer.error))}

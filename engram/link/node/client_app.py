@@ -1,7 +1,6 @@
 """The ClientApp's answers to questions of the link, in a node's worker."""
 
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from flwr.app import Message
@@ -22,33 +21,33 @@ def outcome_of(work: Work, node_config: dict[str, Any]) -> Outcome:
     """Has the ClientApp answer a question; writes the content of its reply to a file."""
     try:
         context = node_context(work.run, work.node, node_config, _run_config(work.contents[0]))
-        message = Message(from_contents(work.contents[1:], sys.maxsize), work.node, work.kind)
+        contents = [c if isinstance(c, bytes) else c.view() for c in work.contents[1:]]
+        message = Message(from_contents(contents, sys.maxsize), work.node, work.kind)
+        del contents
         reply = app(message, context)
         del message  # the reply may be as large
         if reply.has_error():
             code, reason = reply.error.code, reply.error.reason or ""
             said = _ERRORS.get(code)
             return Outcome(None, said or "failed", reason, 0 if said else code)
-        return Outcome(Blob.write(work.place, to_parts(reply.content)))
+        return Outcome(Blob.write(work.place, to_parts(reply.content), work.key))
     except EngramError as error:
         return Outcome(None, "refused", str(error))
     except Exception as error:  # reported to the server, as by Flower's own nodes
         return Outcome(None, "failed", one_line(f"{type(error).__name__}: {error}"))
 
 
-def _run_config(content: bytes | Path) -> dict[str, Any]:
+def _run_config(content: bytes | Blob) -> dict[str, Any]:
     """Reads a run's settings, which the ClientApp checks, from an untrusted sender.
 
     Raises:
         Refused: They are no object of JSON.
     """
-    if isinstance(content, Path):
-        with content.open("rb") as file:
-            content = file.read(_LARGEST_CONFIG + 1)
-    if len(content) > _LARGEST_CONFIG:
+    size = len(content) if isinstance(content, bytes) else content.size
+    if size > _LARGEST_CONFIG:
         raise Refused(f"the run's config must have at most {_LARGEST_CONFIG} bytes")
     try:
-        config = parse_json(content)
+        config = parse_json(content if isinstance(content, bytes) else bytes(content.view()))
     except ValueError as error:
         raise Refused(f"the run's config cannot be read: {one_line(str(error))}") from error
     if not isinstance(config, dict):

@@ -58,7 +58,7 @@ class Connection:
         return None if data is grpc.aio.EOF else unpack(data)
 
     async def write(self, frame: bytes) -> None:
-        """Sends a word."""
+        """Sends a word to the server."""
         async with self._writing:
             await self._ending(self._call, self._call.write(frame), self._stall)
 

@@ -1,4 +1,4 @@
-"""Errands to a SuperLink beside the connection of a client's node: to look, and to leave."""
+"""Errands to a server beside the connection of a client's node: to look, and to leave."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
@@ -18,14 +18,14 @@ _CALL: Final = 20.0  # seconds that an errand may take
 
 
 class Greeting(NamedTuple):
-    """A SuperLink's answer to a client that it knows."""
+    """A server's answer to a client that it knows."""
 
     connected: bool  # whether the client's node is
     ahead: timedelta | None  # by how much this machine's clock is; None if it did not say
 
 
 def greet(credentials: NodeCredentials) -> Greeting:
-    """Asks whether a SuperLink answers and knows a client; changes nothing.
+    """Asks whether a server answers and knows a client; changes nothing.
 
     Raises:
         EngramError: As ``explain`` returns.
@@ -72,7 +72,7 @@ def leave(credentials: NodeCredentials) -> None:
 
 
 def _run(credentials: NodeCredentials, errand: str) -> Frame:
-    """Returns a SuperLink's answer to an errand."""
+    """Returns a server's answer to an errand."""
     way = Way(credentials)
     address, secret, options = way.dial()
     hello = pack("hello", version=VERSION, errand=errand)
@@ -83,6 +83,6 @@ def _run(credentials: NodeCredentials, errand: str) -> Frame:
         except grpc.RpcError as error:
             raise explain(way, error.code(), str(error.details())) from error
         except (StopIteration, BadFrame) as error:
-            raise Unreachable(f"the SuperLink at {address} does not answer as one") from error
+            raise Unreachable(f"the server at {address} does not answer as one") from error
         finally:
             call.cancel()

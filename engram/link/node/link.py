@@ -43,22 +43,24 @@ class Task(NamedTuple):
     """A question to be answered.
 
     Attributes:
-        contents: Small ones as bytes, and the files of large ones.
+        contents: Small ones as bytes, and large ones as files.
         until: When the reply is no longer awaited, by ``time.monotonic()``.
         most: Upper bound on the bytes of the reply's content.
         place: Folder for the reply's content, if another process writes it (``Blob.write``).
         cancelled: Set when nobody waits for the reply any more.
+        key: What the reply's content is encrypted with then.
     """
 
     run: str
     request: str
     kind: str
     settings: Mapping[str, Any]
-    contents: Sequence[bytes | Path]
+    contents: Sequence[bytes | Blob]
     until: float
     most: int
     place: Path
     cancelled: threading.Event
+    key: bytes | None = None
 
 
 class Answer(NamedTuple):
@@ -89,6 +91,7 @@ class Node:
     Args:
         dial: Where and as whom to connect.
         state: Folder of its contents and replies.
+        key: What they are encrypted with.
         answer: Answers tasks in a thread, one after another. It may raise ``Refused``.
         most: Upper bound on the bytes of an ask's contents.
         patience: How long it waits for what.
@@ -104,13 +107,14 @@ class Node:
         state: Path,
         answer: Callable[[Task], Answer],
         *,
+        key: bytes | None = None,
         most: int = 2**34,
         patience: Patience = PATIENCE,
         welcomed: Callable[[Mapping[str, Any]], None] = lambda _: None,
         lost: Callable[[Lost], None] = _warn,
         on_word: Callable[[], None] = lambda: None,
     ) -> None:
-        self._dial, self._store, self._answer = dial, Store(state), answer
+        self._dial, self._store, self._answer = dial, Store(state, key), answer
         self._most, self._patience = most, patience
         self._welcomed, self._lost, self._on_word = welcomed, lost, on_word
         self._agenda = Agenda()
@@ -176,6 +180,9 @@ class Node:
             self._on_word()
             self._welcomed(frame.fields)
             return
+        if frame.kind == "asked":
+            self._agenda.settle()
+            return
         run = frame.text("run", 64)
         if frame.kind == "ask":
             key = Key("", run, frame.text("request", 256))
@@ -214,7 +221,7 @@ class Node:
         if due.cancelled.is_set():
             return False
         _log.warning("%s of run %s: %s", request, run, error)
-        if code == _Code.DATA_LOSS:
+        if code == _Code.DATA_LOSS or isinstance(error, ValueError):
             self._store.forget(due.ask)
         await asyncio.sleep(_PAUSE)
         return due.again or (code not in _DROPPED and self._connection is not None)
@@ -243,7 +250,7 @@ class Node:
             await self._say("began", ask)
             task = Task(
                 ask.key.run, ask.key.request, ask.kind, ask.settings, contents, ask.until, ask.most,
-                self._store.place(ask), due.cancelled,
+                self._store.place(ask), due.cancelled, self._store.key,
             )  # fmt: skip
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._thread, self._answered, task, ask)

@@ -1,4 +1,4 @@
-"""A resident node, which stays connected to a SuperLink and answers its questions, for months."""
+"""A resident node, which stays connected to a server and answers its questions, for months."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from logging import getLogger
@@ -32,7 +32,7 @@ _log = getLogger("flwr.engram")
 
 _KEPT: Final = 2**20  # bytes of freed memory that a node keeps
 _SHARE: Final = 8  # a question may have 1/8 of the free memory
-_ALIVE: Final = "alive"  # is touched whenever it hears of its SuperLink
+_ALIVE: Final = "alive"  # is touched whenever it hears of its server
 _LOOK: Final = 0.2  # seconds between looks whether a node is to stop
 
 
@@ -41,6 +41,7 @@ def run_node(
     state: Path,
     node_config: Mapping[str, Any],
     *,
+    key: bytes | None = None,
     max_message: int = 0,
     metrics_port: int = 0,
     forked: bool = False,
@@ -49,16 +50,17 @@ def run_node(
     """Answers questions until it is stopped.
 
     Args:
-        credentials: The SuperLink's address, and the node's identity.
+        credentials: The server's address, and the node's identity.
         state: Folder of the node's persistent state: its replies, and its clients' memories.
         node_config: The node's configuration, for its ClientApp.
+        key: What the contents of questions and replies are encrypted with on the disk.
         max_message: Most bytes of a question; 0 for an eighth of the free memory.
         metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
         forked: As for ``Worker``.
         stop: Event that ends the node.
 
     Raises:
-        Refused: Another node uses the folder or the key, the SuperLink does not know the key, or
+        Refused: Another node uses the folder or the key, the server does not know the key, or
             refuses it for good, or at the beginning its certificate failed its verification, or it
             speaks another version of the link.
     """
@@ -82,6 +84,7 @@ def run_node(
                 way.dial,
                 state,
                 answer,
+                key=key,
                 most=max_message or available("cpu") // _SHARE,
                 welcomed=reception.welcomed,
                 lost=reception.lost,
@@ -137,10 +140,10 @@ class _HasLeft(EngramError):
 
 
 class _Reception:
-    """Reactions of a node to how a SuperLink receives it.
+    """Reactions of a node to how a server receives it.
 
     Args:
-        way: The way to the SuperLink.
+        way: The way to the server.
         number: The node's number.
     """
 
@@ -190,8 +193,8 @@ class _Reception:
 
 
 def silence(state: Path) -> str:
-    """Line on a SuperLink's silence, if it is too long; "" if not."""
-    return silent_for(state / _ALIVE, "nothing heard of the SuperLink")
+    """Line on a server's silence, if it is too long; "" if not."""
+    return silent_for(state / _ALIVE, "nothing heard of the server")
 
 
 def run_together(nodes: Mapping[str, Callable[[], None]]) -> None:
@@ -206,10 +209,14 @@ def run_together(nodes: Mapping[str, Callable[[], None]]) -> None:
     with ThreadPoolExecutor(len(nodes)) as threads:
         running = {threads.submit(run): name for name, run in nodes.items()}
         errors = []
-        for node in as_completed(running):
-            if error := node.exception():
-                errors.append(error)
-                if len(nodes) > 1:  # else its caller says it at once
-                    _log.error("%s has ended: %s", running[node], error)
+        while running:
+            # It wakes by itself: a signal that another thread gets does not wake this one, which
+            # alone handles it.
+            for node in wait(running, _LOOK, FIRST_COMPLETED).done:
+                name = running.pop(node)
+                if error := node.exception():
+                    errors.append(error)
+                    if len(nodes) > 1:  # else its caller says it at once
+                        _log.error("%s has ended: %s", name, error)
     if errors:
         raise errors[0]

@@ -1,4 +1,4 @@
-"""Failures of a node's connection with its SuperLink, in words, by what helps against them."""
+"""Failures of a node's connection with its server, in words, by what helps against them."""
 
 import math
 from typing import Final
@@ -29,15 +29,15 @@ class Failure(EngramError):
 
 
 class Unreachable(Failure):
-    """The SuperLink cannot be reached at the moment."""
+    """The server cannot be reached at the moment."""
 
 
 class ClockRefused(Failure):
-    """The SuperLink answers, but this machine's clock differs too much from its own."""
+    """The server answers, but this machine's clock differs too much from its own."""
 
 
 class KeyRefused(Failure):
-    """The SuperLink answers, but does not accept this node, for now."""
+    """The server answers, but does not accept this node, for now."""
 
     patience, repeated = 25.0, True  # it may be registered in a moment
     causes = (
@@ -47,7 +47,7 @@ class KeyRefused(Failure):
 
 
 class Gone(KeyRefused):
-    """The SuperLink refuses this node's key for good: it was removed, or has left."""
+    """The server refuses this node's key for good: it was removed, or has left."""
 
     final = True
 
@@ -59,13 +59,13 @@ class Replaced(Failure):
 
 
 class OtherVersion(Failure):
-    """The SuperLink speaks another version of the link."""
+    """The server speaks another version of the link."""
 
     patience = 0.0
 
 
 class Untrusted(Failure):
-    """Something other than the SuperLink answers, or the SuperLink cannot prove its identity."""
+    """Something other than the server answers, or the server cannot prove its identity."""
 
     patience, repeated = 0.0, True
 
@@ -90,7 +90,7 @@ def explain(
         was_connected: Whether TLS cannot be the cause.
     """
     credentials, details = way.credentials, one_line(details)
-    where = f"the SuperLink at {credentials.superlink}"
+    where = f"the server at {credentials.superlink}"
     if code == grpc.StatusCode.PERMISSION_DENIED:
         gone = Gone(f"{where} refuses this client's key for good, as {details}: {_ANEW}")
         # As engram/link/server/hub.py has it.

@@ -2,7 +2,8 @@
 
 What it has fetched of a model stays, to be completed. A reply stays until its run has asked more,
 so that the same question gets the same reply without being worked on twice. Names that a server
-makes up are hashed before they name files.
+makes up are hashed before they name files. Content is encrypted if the site has a key for its
+memories.
 """
 
 import asyncio
@@ -25,10 +26,14 @@ _REPLY: Final = "reply"  # the file beside a reply's content
 
 
 class Store:
-    """Files of a node, below a folder of its state."""
+    """Files of a node, below a folder of its state; with a key, encrypted."""
 
-    def __init__(self, state: Path) -> None:
-        self._contents, self._replies = state / "contents", state / "replies"
+    def __init__(self, state: Path, key: bytes | None = None) -> None:
+        names, self.key = ("contents", "replies"), key
+        plain, sealed = ([state / f"{name}{end}" for name in names] for end in ("", ".encrypted"))
+        (self._contents, self._replies), others = (sealed, plain) if key else (plain, sealed)
+        for folder in others:
+            shutil.rmtree(folder, ignore_errors=True)
         self._whole: set[Path] = set()  # contents whose hashes this process has seen
         self._former: dict[str, set[str]] = {}  # hashes of contents of each run's last ask
 
@@ -37,21 +42,21 @@ class Store:
         run, request = _hashed(ask.key.run), _hashed(ask.key.request)
         return self._replies / run / _hashed(ask.kind) / request
 
-    def content(self, ask: Ask, listed: Listed) -> Path | Part:
-        """Returns a content of an ask: its file, or the part that is there."""
+    def content(self, ask: Ask, listed: Listed) -> Blob | Part:
+        """Returns a content of an ask, or what is there of it."""
         path = self._contents / _hashed(ask.key.run) / listed.digest
         if path not in self._whole and path.is_file():  # which a power cut may have damaged
             path.rename(path.with_name(f"{path.name}.part"))
         if path in self._whole and path.is_file():
-            return path
-        part = Part(path, listed.size, listed.digest)
+            return Blob(listed.digest, listed.size, path, self.key)
+        part = Part(path, listed.size, listed.digest, self.key)
         return self.finish(part) if part.held == listed.size else part
 
     async def contents(
         self, ask: Ask, fetch: Callable[[bytes], AsyncIterator[bytes]]
-    ) -> list[bytes | Path]:
+    ) -> list[bytes | Blob]:
         """Returns an ask's contents: small ones, and files, of which what is missing is fetched."""
-        inline, found = ask.inline, list[bytes | Path]()
+        inline, found = ask.inline, list[bytes | Blob]()
         for each in ask.contents:
             if each.inline:
                 found.append(inline[each.digest])
@@ -67,11 +72,11 @@ class Store:
                 found.append(part)
         return found
 
-    def finish(self, part: Part) -> Path:
-        """Returns the file of a content that has come whole."""
-        path = part.finish().path
-        self._whole.add(path)
-        return path
+    def finish(self, part: Part) -> Blob:
+        """Returns a content that has come whole."""
+        blob = part.finish()
+        self._whole.add(blob.path)
+        return blob
 
     def tidy(self, ask: Ask) -> None:
         """Removes contents of a run that neither this ask has nor its former one had."""
@@ -90,10 +95,9 @@ class Store:
         """Returns the reply that was given to the same question, if it is there."""
         with contextlib.suppress(OSError, BadFrame):
             frame = unpack((self.place(ask) / _REPLY).read_bytes())
-            blob = Blob(
-                frame.digest(), frame.number("size", LARGEST), self.place(ask) / frame.digest()
-            )
-            if frame.text("mark") == ask.mark and blob.path.stat().st_size == blob.size:
+            digest, size = frame.digest(), frame.number("size", LARGEST)
+            blob = Blob(digest, size, self.place(ask) / digest, self.key)
+            if frame.text("mark") == ask.mark and blob.is_whole:
                 return frame, blob
         return None
 
@@ -107,7 +111,7 @@ class Store:
             ValueError: The settings are too long.
         """
         place = self.place(ask)
-        blob = content if isinstance(content, Blob) else Blob.write(place, content)
+        blob = content if isinstance(content, Blob) else Blob.write(place, content, self.key)
         said = {"settings": dict(settings), "error": "", "reason": ""}
         frame = pack("reply", mark=ask.mark, digest=blob.digest, size=blob.size, **said)
         place.mkdir(mode=0o700, parents=True, exist_ok=True)

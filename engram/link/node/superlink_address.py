@@ -1,4 +1,4 @@
-"""A node's way to its SuperLink, which may move, and may get a new authority."""
+"""A node's way to its server, which may move, and may get a new authority."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _log = getLogger("flwr.engram")
 
 
 class Way:
-    """Addresses of a SuperLink, and what it announces.
+    """Addresses of a server, and what it announces.
 
     Announcements (``engram/link/announcement.py``) are written into the client's folder, and
     hold from the next connection on. Where that cannot be written, this process alone knows them.
@@ -64,7 +64,7 @@ class Way:
         return self.credentials
 
     def hear(self, told: Told) -> None:
-        """Follows what the SuperLink announces; the next try begins at its address of today."""
+        """Follows what the server announces; the next try begins at its address of today."""
         self._tries = 0
         self._move(told)
         self._trust(told)
@@ -76,14 +76,14 @@ class Way:
 
     @property
     def key_host(self) -> str:
-        """The name that the SuperLink's certificate must have; "" for that of its address."""
+        """The name that the server's certificate must have; "" for that of its address."""
         return key_host(self._serial) if self._serial else ""
 
     def _require(self, told: Told) -> None:
         least = least_key(told)
         if (serial := proven_serial(least, self.roots())) > self._serial:
             self._serial = serial
-            _log.info("the SuperLink has a new key: from the next connection on, none before it")
+            _log.info("the server has a new key: from the next connection on, none before it")
             self._write(LEAST, lambda: least)
 
     def _move(self, told: Told) -> None:
@@ -92,7 +92,7 @@ class Way:
         if address is None:
             return
         self._known = known._replace(superlink=address, former=known.superlink)
-        _log.info("the SuperLink moves to %s: the next connection is made there", address)
+        _log.info("the server moves to %s: the next connection is made there", address)
         self._write("node.toml", lambda: moved_node(folder, address, known.superlink))
 
     def _trust(self, told: Told) -> None:

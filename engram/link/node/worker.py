@@ -39,13 +39,15 @@ class Work(NamedTuple):
         kind: The message's type.
         contents: The run's config, and the message's records; large ones as files.
         place: The folder for the reply's content.
+        key: What that is encrypted with.
     """
 
     run: int
     node: int
     kind: str
-    contents: Sequence[bytes | Path]
+    contents: Sequence[bytes | Blob]
     place: Path
+    key: bytes | None = None
 
 
 class Outcome(NamedTuple):
@@ -155,7 +157,7 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
 
 
 def _size(work: Work) -> int:
-    return sum(c.stat().st_size if isinstance(c, Path) else len(c) for c in work.contents)
+    return sum(len(c) if isinstance(c, bytes) else c.size for c in work.contents)
 
 
 def _end_with_parent() -> None:

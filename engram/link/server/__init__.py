@@ -1,1 +1,1 @@
-"""The SuperLink's side: certificates, registration, membership, control."""
+"""The server's side: certificates, registration, membership, control."""

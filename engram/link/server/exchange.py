@@ -59,10 +59,17 @@ class Exchange:
 
     # --- Words of nodes ------------------------------------------------------------------------
 
-    def greet(self, name: str, session: Session) -> None:
-        """Sends a node that has connected all that it is asked."""
+    def greet(self, name: str, session: Session, *, settled: bool) -> None:
+        """Sends a node that has connected all that it is asked; says so if that is ``settled``."""
         for ask in self._desk.open(name):
             session.send(partial(_packed, ask))
+        if settled:
+            self.settle([session])
+
+    def settle(self, sessions: Iterable[Session]) -> None:
+        """Tells nodes that nothing is open but what they were asked since they connected."""
+        for session in sessions:
+            session.send(partial(pack, "asked"))
 
     def awaited(self, name: str, frame: Frame) -> Ask | None:
         """Returns the ask that a word of a node belongs to; None if none is awaited."""

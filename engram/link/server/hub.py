@@ -89,6 +89,7 @@ class Server:
         self._keys: dict[str, str] = {}  # fingerprints, of the nodes that are connected
         self._since: dict[str, float] = {}  # when nodes went away
         self._left: dict[str, float] = {}  # when the asks of runs that are away are dropped
+        self._back = time.monotonic() + patience.grace  # by then runs are back, or are over; or 0
 
     async def serve(self, address: str) -> None:
         """Listens at HOST:PORT until it is cancelled.
@@ -125,7 +126,7 @@ class Server:
     def _sweep(self) -> None:
         """Gives runs that were there before time to come back."""
         (runs := self._folder / "runs").mkdir(mode=0o700, exist_ok=True)
-        self._left = dict.fromkeys(os.listdir(runs), time.monotonic() + self._patience.grace)
+        self._left = dict.fromkeys(os.listdir(runs), self._back)
 
     def _look(self) -> None:
         """Ends former members and overdue asks; tells nodes the news."""
@@ -141,6 +142,9 @@ class Server:
         self._exchange.end_overdue()
         for run in [run for run, end in self._left.items() if end < now]:
             self._drop(run)
+        if 0 < self._back < now:
+            self._back = 0
+            self._exchange.settle(self._nodes.values())
         if before != self._names:
             self._tell()
         if (said := dict(self._announcements())) != self._announced:
@@ -194,7 +198,7 @@ class Server:
         self._nodes[name], self._keys[name] = session, _key(context)
         self._counters.add("connections")
         session.send(self._welcome)
-        self._exchange.greet(name, session)
+        self._exchange.greet(name, session, settled=not self._back)
         self._tell()
         hear, over = partial(self._hear, name, session), partial(self._gone, name, session)
         await session.run(context, hear, self._patience.stall, over)

@@ -1,6 +1,6 @@
 """Invitations, by which a site makes its own key: the private half never leaves its machine.
 
-The server's operator makes an invitation: the next client's number, the SuperLink's address, the
+The server's operator makes an invitation: the next client's number, the server's address, the
 authority's certificate, a one-time word and an end. The site makes its folder from it, and a
 request with the public half of its key and a proof of the word, which the operator admits; until
 then the client is counted nowhere. Who changes an invitation on its way could name another

@@ -1,6 +1,6 @@
 """Renews a federation's certificate, address, authority and key.
 
-A SuperLink that runs takes the new files by itself, and tells its nodes (``link.announcement``).
+A server that runs takes the new files by itself, and tells its nodes (``link.announcement``).
 """
 
 import contextlib

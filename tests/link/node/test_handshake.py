@@ -1,4 +1,4 @@
-"""What a starting node makes of whatever answers at its SuperLink's address."""
+"""What a starting node makes of whatever answers at its server's address."""
 
 import datetime
 import socket

@@ -1,4 +1,4 @@
-"""A resident node: what it does when its SuperLink, its worker or its operator does something."""
+"""A resident node: what it does when its server, its worker or its operator does something."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from flwr.app import ConfigRecord, MessageType, RecordDict
 
+from engram.link.blobs import Blob
 from engram.link.credentials import read_node
 from engram.link.node import connection, errands, node
 from engram.link.node.errands import greet, leave
@@ -61,7 +62,7 @@ def answer(worker, asked):
 @pytest.mark.processes
 def test_a_worker_answers_as_the_client_app_does(worker, work):
     reply = answer(worker, work()).content
-    found = read_entry(from_contents([reply.path], reply.size))
+    found = read_entry(from_contents([reply.view()], reply.size))
     assert list(found.clients) == list(range(0, 20, 2))
     assert reply.path == work().place / reply.digest
 
@@ -85,8 +86,7 @@ def test_what_cannot_be_read_costs_no_worker(worker, work, tmp_path):
     ]:
         found = answer(worker, work(config=config))
         assert (found.error, found.reason) == ("refused", says)
-    (tmp_path / "config").write_bytes(b"x" * 2**21)
-    found = answer(worker, work(config=tmp_path / "config"))
+    found = answer(worker, work(config=Blob.write(tmp_path, [b"x" * 2**21])))
     assert found.reason == "the run's config must have at most 1048576 bytes"
     halved = work()._replace(contents=[*work().contents[:-1], work().contents[-1][:-1]])
     assert answer(worker, halved).error == "refused"
@@ -216,7 +216,7 @@ def test_a_node_waits_for_its_superlink_and_connects_anew(hub, warnings_of_engra
         time.sleep(1.0)  # in which it tries again
     assert there.error is None
     trouble = [line for line in warnings_of_engram.messages if line.endswith("; trying again")]
-    assert trouble[0].startswith(f"the SuperLink at {hub.address} does not answer: ")
+    assert trouble[0].startswith(f"the server at {hub.address} does not answer: ")
     assert len(trouble) <= 3  # a line a time, however often it tries
 
 
@@ -269,7 +269,7 @@ def test_a_key_that_stays_unknown_is_refused_in_the_end(hub, warnings_of_engram,
     with hub.node() as there:
         until(lambda: there.ended)
     assert str(there.error) == (
-        f"the SuperLink at {hub.address} is there, and ends this node's connections. Either its "
+        f"the server at {hub.address} is there, and ends this node's connections. Either its "
         "key is not registered (on the server: engram register), or something on the way breaks "
         "its connections"
     )

@@ -2,7 +2,9 @@
 
 import logging
 import os
+import signal
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -46,6 +48,23 @@ def test_a_node_that_ends_by_an_error_leaves_the_others_alone(caplog):
         logging.getLogger("flwr.engram").removeHandler(caplog.handler)
     assert ended == ["b"]
     assert "fed/a has ended: its key is not registered" in caplog.text
+
+
+def test_a_signal_that_another_thread_gets_is_handled_at_once():
+    stop, seconds = threading.Event(), []
+
+    def run():
+        begun = time.monotonic()
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        assert stop.wait(20)
+        seconds.append(time.monotonic() - begun)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: stop.set())
+    try:
+        run_together({"a": run, "b": lambda: stop.wait(20)})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seconds
 
 
 @pytest.mark.parametrize("option", [["--state", "x"], ["--metrics-port", "9101"]])

@@ -1,4 +1,4 @@
-"""A node follows a SuperLink that moves, and trusts a successor of its federation's authority."""
+"""A node follows a server that moves, and trusts a successor of its federation's authority."""
 
 import os
 import shutil

@@ -48,7 +48,7 @@ def answer_in(folder: Path) -> Callable[[Task], Answer]:
             if task.cancelled.wait(0.02):
                 break
         task.cancelled.wait(float(task.settings.get("seconds", 0)))
-        data = [each.read_bytes() if isinstance(each, Path) else each for each in task.contents]
+        data = [each if isinstance(each, bytes) else bytes(each.view()) for each in task.contents]
         return Answer({"contents": len(data)}, [*map(plus_one, data)])
 
     return answer

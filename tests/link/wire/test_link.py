@@ -339,6 +339,38 @@ def test_a_node_of_another_version_is_told(
     until(lab.there)  # it tries again, until one of both is of the other's release
 
 
+@pytest.mark.parametrize("grace", [0.1, 60.0])
+def test_work_is_ended_that_was_given_up_while_its_node_was_away(
+    tmp_path: Path, grace: float
+) -> None:
+    """Unless a server that has just begun cannot know yet whether its run is to come back."""
+    ended, begun = threading.Event(), threading.Event()
+
+    def answer(task: Task) -> Answer:
+        begun.set()
+        while not task.cancelled.wait(0.05):
+            if task.kind == "wait":
+                continue
+            return Answer({}, [b"done"])
+        ended.set()
+        return Answer({})
+
+    with together(tmp_path / "fed", 1, grace=grace) as fed:
+        fed.start("server", "client-0", answer=answer)
+        lab = fed.lab()
+        until(lambda: lab.there("client-0"))
+        lab.ask(SMALL, names=["client-0"], kind="wait")
+        until(begun.is_set)
+        fed.end("server")
+        lab.link.close(over=False)
+        fed.start("server")
+        if grace < 1:
+            assert ended.wait(20)
+        else:
+            until(lambda: status(lab.server).members["client-0"].there)
+            assert not ended.wait(1)
+
+
 def test_a_node_ends_its_work_with_itself(fed: Together, lab: Lab) -> None:
     ended = threading.Event()
 
