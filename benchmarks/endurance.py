@@ -66,13 +66,10 @@ def measure_all(processes: Mapping[str, int], federation: Path, run: Path) -> di
     """Measures a federation: SuperLink and nodes, by name, and the run's ``coordinator``."""
     sizes = {}
     for name, number in processes.items():
-        first = psutil.Process(number)
-        every = [first, *first.children(recursive=True)]
-        coordinator = [each for each in every if coordinates(each)]
-        rest = [each for each in every if each not in coordinator]
-        sizes[name] = measure(rest, federation / ("server" if name == "superlink" else name))
-        if coordinator:
-            sizes["coordinator"] = measure(coordinator, run)
+        all_of_it = [psutil.Process(number), *psutil.Process(number).children(recursive=True)]
+        sizes[name] = measure(all_of_it, federation / ("server" if name == "superlink" else name))
+    if coordinator := [each for each in psutil.Process().children() if coordinates(each)]:
+        sizes["coordinator"] = measure(coordinator, run)
     return sizes
 
 

@@ -196,20 +196,22 @@ def carry_out(
     add_plugins(str(folder / f"{_DATA}_plugin"))
     load_plugins()
     first, data, run = begins_with(nodes), ["--data", _DATA], folder / "run"
-    reached, stops, over = [-1], list[str](), threading.Event()
+    reached, stops, over, awaited = [-1], list[str](), threading.Event(), set[int]()
     done, start = dict[Event, int](), time.monotonic()
 
     def on_round(row: Mapping[str, Any]) -> None:
         reached[0] = max(reached[0], row["round"])
+        awaited.difference_update(row.get("cohort", ()))
 
     with kind(folder / "federation", clients=first, options=data) as federation:
 
         def script() -> None:
             for event in events:
-                while reached[0] < event.server_round:
+                while reached[0] < event.server_round or awaited:  # who joins is there first
                     if over.wait(0.05):
                         return
                 say(f"round {reached[0]}: {event.kind} {event.client}")
+                awaited.update({event.client} if event.kind == "join" else ())
                 if _happen(event, federation, folder / "federation", data, over, say):
                     done[event] = reached[0]
 

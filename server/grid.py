@@ -181,8 +181,8 @@ class PatientGrid(Engine):
         waiting = self._send(asked_for, lives) | self._joining(asked_for, end, enough)
         wanted = min(self._least, sum(asked.clients for asked in waiting.values()))
         let_go(self._sent)
-        found, busy = list[Message](), list[Asked]()
-        received, usable, latencies, training = 0, 0, dict[int, float](), dict[int, float]()
+        found, busy, usable = list[Message](), list[Asked](), Counter[int]()  # clients, by node
+        received, latencies, training = 0, dict[int, float](), dict[int, float]()
         pauses = self._pauses.setdefault(kind, Pauses(_EAGER, _IDLE))
         pauses.begin()
         while (waiting or busy) and time.monotonic() < end:
@@ -199,7 +199,7 @@ class PatientGrid(Engine):
                 if not self._is_usable(reply, asked):
                     continue
                 self.busy.pop(node, None)
-                usable += asked.clients
+                usable[node] += asked.clients
                 latencies[node] = time.monotonic() - start
                 training[node] = trained_for(reply, latencies[node])
                 self.progress.answered(node, latencies[node], training[node])
@@ -208,9 +208,7 @@ class PatientGrid(Engine):
             if due := self._due(busy):
                 waiting |= self._send(due, end)
             others = [*waiting.values(), *(b for b in busy if b.node not in self._undecided)]
-            if usable >= min(wanted, enough) and (
-                usable >= enough or all(map(self._is_off_line, others))  # or there are none
-            ):
+            if self._is_over(usable, wanted, enough, others):
                 break
             if time.monotonic() - self._looked > _LOOK:
                 waiting = self._send_again(waiting, lives)
@@ -225,6 +223,19 @@ class PatientGrid(Engine):
         who = {str(node): told for node, told in self.suspensions.current().items()}
         self.costs = {**self._spent, **({"suspended": who} if who else {})}
         return found
+
+    def _is_over(
+        self, usable: Counter[int], wanted: int, enough: float, others: list[Asked]
+    ) -> bool:
+        """Whether no more replies are waited for; those of nodes that were barred do not count."""
+        least = min(wanted, enough)
+        if usable.total() < least or (
+            usable.total() < enough and not all(map(self._is_off_line, others))  # if any
+        ):
+            return False
+        for node in self._barred() & usable.keys():
+            del usable[node]
+        return usable.total() >= least
 
     def _joining(self, asked: list[Asked], end: float, enough: float) -> dict[str, Asked]:
         """Returns messages of former rounds that a round waits for; notes when its own expire."""
@@ -339,10 +350,8 @@ class PatientGrid(Engine):
 
     def _is_lost(self, asked: Asked) -> bool:
         """Whether an online node never got a message, or lost it."""
-        activated = self._activated.get(asked.node)
-        if activated is None:
-            return False
-        return activated != asked.activated or asked.id in self._gone
+        at = self._activated.get(asked.node)
+        return at is not None and (at != asked.activated or asked.id in self._gone)
 
     def _is_off_line(self, asked: Asked) -> bool:
         return asked.node not in self._activated

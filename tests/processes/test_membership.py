@@ -56,11 +56,11 @@ def test_a_run_without_nodes_says_what_helps(tmp_path, federation):
 def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path, federation):
     folder = tmp_path / "run"
     federation.kill("client-1")
-    federation.kill("client-2")
-    path = federation.server.parent / "client-2" / "node.toml"
-    claims = read_settings(path) | {"partition-id": 0, "num-partitions": 1}  # all of them
+    federation.kill("client-0")
+    path = federation.server.parent / "client-0" / "node.toml"
+    claims = read_settings(path) | {"num-partitions": 1}  # all of them
     path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in claims.items()))
-    federation.start("client-2")
+    federation.start("client-0")
 
     enough = threading.Event()
 

@@ -233,6 +233,22 @@ def test_nothing_is_taken_from_a_node_that_was_removed_and_nobody_waits_for_it(c
     assert clock.now - begin < 10
 
 
+def test_the_reply_of_a_node_that_was_removed_is_none_of_those_that_suffice(clock, tmp_path):
+    make(tmp_path / "fed", clients=3)
+
+    class Removed(Link):
+        def pull_messages(self, message_ids):
+            if self.clock.now > back - 4 and 0 in roll(server).members:
+                remove_client(server, "client-0")
+            return super().pull_messages(message_ids)
+
+    back, server = clock.now + 8, tmp_path / "fed" / "server"
+    away = Node(1.0, away=[(clock.now + 0.5, back)])
+    link = Removed(clock, {1: Node(1.0), 2: away, 3: Node(5.0)})
+    grid = PatientGrid(link, least=2, membership=Membership(server, 3))
+    assert exchange(clock, None, grid=grid)[0] == [2, 3]
+
+
 def test_a_node_that_says_itself_that_it_is_away_is_not_asked_again_and_again(clock):
     nodes = {2: Node(says=[Error(NODE_GONE, "off line")] * 100)}
     who, took, _ = exchange(clock, nodes)
