@@ -26,6 +26,7 @@ class Scripted:
     def __init__(self) -> None:
         self.asked: list[tuple[Question, float]] = []
         self.given: list[Reply] = []
+        self.waits: list[float] = []
 
     def members(self) -> dict[str, Member]:
         return {"client-0": Member(True), "client-1": Member(False), "client-2": Member(True)}
@@ -34,7 +35,7 @@ class Scripted:
         self.asked += [(question, seconds) for question in questions]
 
     def replies(self, *, seconds: float) -> Iterator[Reply]:
-        assert seconds == 0
+        self.waits.append(seconds)
         while self.given:
             yield self.given.pop(0)
 
@@ -108,6 +109,20 @@ def test_a_reply_is_given_once_to_whoever_asks_for_it() -> None:
     assert reply.metadata.src_node_id == 1
     assert reply.metadata.message_type == "train"
     assert [*grid.pull_messages([reply.metadata.reply_to_message_id])] == []
+
+
+def test_a_wait_ends_with_the_first_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("engram.server.link_grid.time.sleep", slept.append)
+    grid = grid_of(link := Scripted())
+    names = grid.push_messages([train(1), train(3)])
+    sent = memoryview(b"".join(to_parts(RecordDict())))
+    link.given += [Reply("client-0", name, {}, sent) for name in names]
+    grid.await_reply(0.5)
+    assert (link.waits, slept, len(link.given)) == ([0.5], [], 1)
+    assert len([*grid.pull_messages(names)]) == 2
+    grid.await_reply(0.5)  # nothing is outstanding: no busy loop
+    assert slept == [pytest.approx(0.5, abs=0.1)]
 
 
 @pytest.mark.parametrize(

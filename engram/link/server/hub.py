@@ -129,10 +129,10 @@ class Server:
 
     def _look(self) -> None:
         """Ends who is no member any more, and what is too late; tells nodes what is new."""
-        now, before = time.monotonic(), self._names
-        self._names = self._roll.names()
+        now, before, held = time.monotonic(), self._names, self._roll.holders()
+        self._names = frozenset(held.values())
         for name, key in self._keys.items():
-            if self._roll.name(key) != name:
+            if held.get(key) != name:
                 self._nodes[name].end(*self._refusal(key, name))
         for name in before - self._names:
             self._exchange.end_member(name)
