@@ -16,6 +16,7 @@ from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE
 from engram.settings.experiment import Experiment
 from engram.wire.messages import RAISED
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, DIVERGED, ROSTER_QUERY, to_params, to_record
+from tests.server.links import Clock
 
 MODEL = to_record({"w": torch.arange(3000.0)})  # 12 000 bytes
 
@@ -112,17 +113,16 @@ def test_a_reply_is_given_once_to_whoever_asks_for_it() -> None:
 
 
 def test_a_wait_ends_with_the_first_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("engram.server.link_grid.time.sleep", slept.append)
+    monkeypatch.setattr("engram.server.link_grid.time", clock := Clock())
     grid = grid_of(link := Scripted())
     names = grid.push_messages([train(1), train(3)])
     sent = memoryview(b"".join(to_parts(RecordDict())))
     link.given += [Reply("client-0", name, {}, sent) for name in names]
     grid.await_reply(0.5)
-    assert (link.waits, slept, len(link.given)) == ([0.5], [], 1)
+    assert (link.waits, clock.now, len(link.given)) == ([0.5], 1000.0, 1)
     assert len([*grid.pull_messages(names)]) == 2
     grid.await_reply(0.5)  # nothing is outstanding: no busy loop
-    assert slept == [pytest.approx(0.5, abs=0.1)]
+    assert clock.now == 1000.5
 
 
 @pytest.mark.parametrize(
