@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -100,7 +101,7 @@ def cut(proxy: Proxy, at: int) -> None:
     print("  cut for 10 s", flush=True)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.link", description=__doc__)
     parser.add_argument("--clients", nargs="+", type=int, default=[3, 20])
@@ -108,7 +109,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--apart", action="store_true", help="a process for each node")
     parser.add_argument("--cut", action="store_true", help="cut the first node's connection")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     for clients in given.clients:
         with tempfile.TemporaryDirectory(prefix="link-") as folder:
             new_federation(Path(folder) / "fed", clients)

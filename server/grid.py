@@ -56,6 +56,7 @@ class PatientGrid(Engine):
     def __init__(self, grid: Grid, *, least: int, membership: "Membership | None" = None) -> None:
         super().__init__(grid.run)
         self._grid = grid
+        self._wait = getattr(grid, "await_reply", time.sleep)  # at most so many seconds
         self.membership = membership
         self.fixed = is_simulated(grid)
         self.joins = not self.fixed
@@ -186,7 +187,7 @@ class PatientGrid(Engine):
         pauses = self._pauses.setdefault(kind, Pauses(_EAGER, _IDLE))
         pauses.begin()
         while (waiting or busy) and time.monotonic() < end:
-            time.sleep(min(pauses.next(), max(0.0, end - time.monotonic())))
+            self._wait(min(pauses.next(), max(0.0, end - time.monotonic())))
             for reply in self._arrived(waiting):
                 asked = waiting.pop(reply.metadata.reply_to_message_id)
                 node = asked.node

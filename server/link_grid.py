@@ -122,15 +122,26 @@ class LinkGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Returns the replies to some messages that have come, each once."""
         for reply in self._link.replies(seconds=0):
-            asked = self._asked.pop(reply.request, None)
-            if asked is not None and (not reply.error or reply.error in _CODES):
-                self._came[reply.request] = asked.until, _message(reply, asked)
+            self._take(reply)
         now = time.monotonic()
         self._asked = {name: asked for name, asked in self._asked.items() if asked.until > now}
         found = [self._came.pop(name)[1] for name in message_ids if name in self._came]
         # Nobody asks for what a round was over before; large ones would fill the disk.
         self._came = {name: each for name, each in self._came.items() if each[0] > now}
         return found
+
+    def await_reply(self, seconds: float) -> None:
+        """Waits for the next reply, at most so many seconds."""
+        end = time.monotonic() + seconds
+        for reply in self._link.replies(seconds=seconds):
+            self._take(reply)
+            return
+        time.sleep(max(0.0, end - time.monotonic()))  # nothing is outstanding
+
+    def _take(self, reply: Reply) -> None:
+        asked = self._asked.pop(reply.request, None)
+        if asked is not None and (not reply.error or reply.error in _CODES):
+            self._came[reply.request] = asked.until, _message(reply, asked)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

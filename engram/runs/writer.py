@@ -172,9 +172,11 @@ class RunWriter(Run):
         with refusing(f"{self.exports.path}, which names exports, cannot be written"):
             row = {"round": server_round, "folder": str(folder.absolute()), "what": what}
             self.exports.append(row)
+            self.exports.sync()
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Writes the results, a key a line: those of many clients take no line for each number."""
+        self._sync()
         pairs = summed(results).items()
         lines = (f"  {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in pairs)
         replace_file(self.folder / RESULTS, ("{\n" + ",\n".join(lines) + "\n}").encode())
@@ -238,6 +240,7 @@ class RunWriter(Run):
         pick, by key of the results. Of each key, the last two are kept, since a run may go on from
         the checkpoint before.
         """
+        self._sync()  # those after a checkpoint are written anew
         for key, pick in (picked or {}).items():
             pick.write(self.folder / "picked" / key)
         kept = None if memories is None else memories.dump()
@@ -245,6 +248,10 @@ class RunWriter(Run):
         vars(self).pop("durable", None)  # it is looked up again
         checkpoint.write(self.folder / "checkpoints")
         return checkpoint
+
+    def _sync(self) -> None:
+        self._metrics.sync()
+        self._scores.sync()
 
     def begin_as(self, other: Run, server_round: int) -> None:
         """Takes over the rounds of another run up to one that has a checkpoint."""
@@ -254,6 +261,7 @@ class RunWriter(Run):
         for scores in other.scores():
             if scores["round"] <= server_round:
                 self.append_scores(scores["round"], scores)
+        self._sync()
         for root in [other.folder / "checkpoints", *other.picked_folders()]:
             for number, path in checkpoints_in(root).items():
                 if number <= server_round:

@@ -1,7 +1,6 @@
 """JSON objects on disk, and files of them, with checksums by which damage is found."""
 
 import json
-import os
 import zlib
 from collections.abc import Iterable, Mapping
 from logging import getLogger
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from engram.data.file_models import Stored, fits
 from engram.settings.errors import Refused, few
-from engram.settings.files import parse_json, read_file, replace_file
+from engram.settings.files import parse_json, read_file, replace_file, sync
 
 _log = getLogger("flwr.engram")
 
@@ -43,12 +42,15 @@ class Journal:
         self._kind = kind
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row, and waits until it is on the disk."""
+        """Adds a row; it is on the disk after ``sync``."""
         self.path.touch(0o600)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(row))
-            file.flush()
-            os.fsync(file.fileno())
+
+    def sync(self) -> None:
+        """Waits until the rows, if there are any, are on the disk."""
+        if self.path.exists():
+            sync(self.path)
 
     def rows(self) -> list[Row]:
         """Returns the rows so far; none if there is no file.

@@ -16,6 +16,7 @@ from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE
 from engram.settings.experiment import Experiment
 from engram.wire.messages import RAISED
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, DIVERGED, ROSTER_QUERY, to_params, to_record
+from tests.server.links import Clock
 
 MODEL = to_record({"w": torch.arange(3000.0)})  # 12 000 bytes
 
@@ -26,6 +27,7 @@ class Scripted:
     def __init__(self) -> None:
         self.asked: list[tuple[Question, float]] = []
         self.given: list[Reply] = []
+        self.waits: list[float] = []
 
     def members(self) -> dict[str, Member]:
         return {"client-0": Member(True), "client-1": Member(False), "client-2": Member(True)}
@@ -34,7 +36,7 @@ class Scripted:
         self.asked += [(question, seconds) for question in questions]
 
     def replies(self, *, seconds: float) -> Iterator[Reply]:
-        assert seconds == 0
+        self.waits.append(seconds)
         while self.given:
             yield self.given.pop(0)
 
@@ -108,6 +110,19 @@ def test_a_reply_is_given_once_to_whoever_asks_for_it() -> None:
     assert reply.metadata.src_node_id == 1
     assert reply.metadata.message_type == "train"
     assert [*grid.pull_messages([reply.metadata.reply_to_message_id])] == []
+
+
+def test_a_wait_ends_with_the_first_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engram.server.link_grid.time", clock := Clock())
+    grid = grid_of(link := Scripted())
+    names = grid.push_messages([train(1), train(3)])
+    sent = memoryview(b"".join(to_parts(RecordDict())))
+    link.given += [Reply("client-0", name, {}, sent) for name in names]
+    grid.await_reply(0.5)
+    assert (link.waits, clock.now, len(link.given)) == ([0.5], 1000.0, 1)
+    assert len([*grid.pull_messages(names)]) == 2
+    grid.await_reply(0.5)  # nothing is outstanding: no busy loop
+    assert clock.now == 1000.5
 
 
 @pytest.mark.parametrize(

@@ -130,10 +130,10 @@ class Server:
 
     def _look(self) -> None:
         """Ends former members and overdue asks; tells nodes the news."""
-        now, before = time.monotonic(), self._names
-        self._names = self._roll.names()
+        now, before, held = time.monotonic(), self._names, self._roll.holders()
+        self._names = frozenset(held.values())
         for name, key in [*self._keys.items()]:
-            if self._roll.name(key) != name:
+            if held.get(key) != name:
                 (session := self._nodes[name]).end(*self._refusal(key, name))
                 self._gone(name, session)  # now, even if it does not read this
                 self._transfers.end(name)

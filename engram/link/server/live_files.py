@@ -91,8 +91,12 @@ class Roll:
 
     def name(self, fingerprint: str) -> str | None:
         """Returns the member that has a key, such as ``client-3``; None if none has."""
-        listed = self._clients.get().keys.get(fingerprint)
-        return None if listed is None or listed.end else f"client-{listed.client}"
+        return self.holders().get(fingerprint)
+
+    def holders(self) -> dict[str, str]:
+        """Returns the members by their keys."""
+        listed = self._clients.get().keys.items()
+        return {key: f"client-{each.client}" for key, each in listed if not each.end}
 
     def ended(self, fingerprint: str) -> str:
         """Returns why a key is refused for good, ``removed`` or ``left``; else empty."""
@@ -101,7 +105,7 @@ class Roll:
 
     def names(self) -> frozenset[str]:
         """Returns the names of all members."""
-        return frozenset(f"client-{number}" for number in self._clients.get().members)
+        return frozenset(self.holders().values())
 
     def leave(self, name: str) -> None:
         """Notes that a member's site has left: its key is refused from now on.
