@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from engram.link.asks import Ask, Listed
 from engram.link.blobs import Blob, Part
-from engram.link.frames import LARGEST, BadFrame, Frame, pack, unpack
+from engram.link.frames import LARGEST, Frame, pack, unpack
 from engram.link.transport import INLINE
 
 _REPLIES, _KINDS, _RUNS = 2, 4, 4  # most replies of a kind, kinds of a run, and runs, kept
@@ -93,7 +93,7 @@ class Store:
 
     def reply(self, ask: Ask) -> tuple[Frame, Blob] | None:
         """Returns the reply that was given to the same question, if it is there."""
-        with contextlib.suppress(OSError, BadFrame):
+        with contextlib.suppress(OSError, ValueError):
             frame = unpack((self.place(ask) / _REPLY).read_bytes())
             digest, size = frame.digest(), frame.number("size", LARGEST)
             blob = Blob(digest, size, self.place(ask) / digest, self.key)
