@@ -1,10 +1,12 @@
 """Flower's Grid over a link: strategies and the loop of rounds ask the nodes of a federation."""
 
+import hashlib
 import json
 import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,9 +19,10 @@ from engram.link.run import Link
 from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, Refused
 from engram.settings.experiment import Experiment
 from engram.wire.messages import RAISED, LocalRun, local_run, name_message
-from engram.wire.wire import CLIENTS, DIVERGED, config_of, size_of
+from engram.wire.wire import CLIENTS, DIVERGED, ROSTER_QUERY, config_of, size_of
 
 _SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: _SPARE, and _TIMES what was asked
+_FOREVER: Final = 1e9  # seconds
 _CODES: Final = {
     "refused": REFUSED,
     "failed": RAISED,
@@ -108,13 +111,15 @@ class LinkGrid(Grid):
             clients = config_of(content).get(CLIENTS)
             times = max(1, len(clients)) if isinstance(clients, list) else 1
             self._most = max(self._most, _SPARE + _TIMES * times * size_of(content))
-            names.append(self._name(message))
-            until = time.monotonic() + to.ttl
-            self._asked[names[-1]] = _Asked(to.dst_node_id, to.message_type, until, self._most)
             contents = [self._config, *to_contents(content, shared)]
+            names.append(self._name(message, contents))
+            # Who is there is asked for as long as the run lasts: nobody asks again.
+            lives = _FOREVER if to.message_type == ROSTER_QUERY else to.ttl
+            until = time.monotonic() + lives
+            self._asked[names[-1]] = _Asked(to.dst_node_id, to.message_type, until, self._most)
             node = f"client-{to.dst_node_id - 1}"
             asked = Question(node, names[-1], to.message_type, {}, contents, self._most)
-            together.setdefault(to.ttl, []).append(asked)
+            together.setdefault(lives, []).append(asked)
         for seconds, questions in together.items():
             self._link.ask(questions, seconds=seconds)
         return names
@@ -149,7 +154,7 @@ class LinkGrid(Grid):
         """Raises an error: who waits for replies decides how long, and for whom."""
         raise NotImplementedError("a link is asked by PatientGrid")
 
-    def _name(self, message: Message) -> str:
+    def _name(self, message: Message, contents: Iterable[Content]) -> str:
         """Names a message: a run that is resumed asks the same by the same name.
 
         A node then gives the reply that it has given before. Only what it is asked in a round is
@@ -158,9 +163,13 @@ class LinkGrid(Grid):
         kind, node = message.metadata.message_type, message.metadata.dst_node_id
         number = config_of(message.content).get("server-round")
         in_round = isinstance(number, int) and kind in (MessageType.TRAIN, MessageType.EVALUATE)
-        name = f"{number!r}/{kind}" if in_round else f"{self._token}/{kind}"
-        self._named[node, name] += 1
-        name = f"{name}/{node}/{self._named[node, name]}"
+        if in_round:
+            asked = hashlib.sha256("".join(each.digest for each in contents).encode()).hexdigest()
+            name = f"{number!r}/{kind}/{node}/{asked[:16]}"
+            name = next(n for k in count(1) if (n := f"{name}/{k}") not in self._asked)
+        else:
+            self._named[node, kind] += 1
+            name = f"{self._token}/{kind}/{node}/{self._named[node, kind]}"
         name_message(message, name)
         return name
 

@@ -254,7 +254,6 @@ class Node:
             )  # fmt: skip
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._thread, self._answered, task, ask)
-            self._store.tidy(ask)
             del task, contents
         if due.cancelled.is_set():
             return

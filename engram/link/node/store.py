@@ -56,6 +56,7 @@ class Store:
         self, ask: Ask, fetch: Callable[[bytes], AsyncIterator[bytes]]
     ) -> list[bytes | Blob]:
         """Returns an ask's contents: small ones, and files, of which what is missing is fetched."""
+        self._tidy(ask)
         inline, found = ask.inline, list[bytes | Blob]()
         for each in ask.contents:
             if each.inline:
@@ -78,12 +79,11 @@ class Store:
         self._whole.add(blob.path)
         return blob
 
-    def tidy(self, ask: Ask) -> None:
+    def _tidy(self, ask: Ask) -> None:
         """Removes contents of a run that neither this ask has nor its former one had."""
         run = ask.key.run
         new, former = {each.digest for each in ask.contents}, self._former.get(run, set())
-        if not (folder := self._contents / _hashed(run)).is_dir():
-            return
+        (folder := self._contents / _hashed(run)).mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in folder.iterdir():
             if path.name.partition(".")[0] not in new | former:
                 path.unlink()

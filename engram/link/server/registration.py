@@ -75,7 +75,8 @@ def roll(folder: Path) -> Clients:
     for kind in (_KEY, _GONE):  # refused ones last
         for path in files:
             if match := kind.fullmatch(path.name):
-                with contextlib.suppress(OSError, Refused):
+                # Any other error must not make a member nobody.
+                with contextlib.suppress(FileNotFoundError, IsADirectoryError, Refused):
                     key = public_key_of(read_file(path, most=_LARGEST), path)
                     end = match[2] if kind is _GONE else ""
                     keys[fingerprint(key)] = ListedKey(path.name, int(match[1]), end, key)

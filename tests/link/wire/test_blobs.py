@@ -110,13 +110,13 @@ def fetched(store: Store, asked: Ask, data: bytes = DATA) -> Blob:
 def test_contents_are_kept_for_the_next_ask(tmp_path: Path) -> None:
     store, one, two, three = Store(tmp_path), ask(), ask(b"two"), ask(b"three")
     first = fetched(store, one)
-    store.tidy(one)
+    store._tidy(one)
     assert store.content(one, one.contents[0]) == first
     fetched(store, two, b"two")
-    store.tidy(two)
+    store._tidy(two)
     assert first.path.exists()
     fetched(store, three, b"three")
-    store.tidy(three)
+    store._tidy(three)
     assert not first.path.exists()
 
 
