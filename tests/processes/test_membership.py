@@ -99,4 +99,4 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path, fede
     assert rows[-1]["absent"] == {}  # nobody misses it
     assert all(row["ms"] < 10_000 for row in rows[:-2])  # nobody waited for who came or went
     assert listed["client-2"] == "unregistered"
-    assert "key for good, as it is noted as removed" in refused
+    assert "key for good, as client-2 was removed from the federation" in refused
