@@ -209,7 +209,8 @@ class PatientGrid(Engine):
             if due := self._due(busy):
                 waiting |= self._send(due, end)
             others = [*waiting.values(), *(b for b in busy if b.node not in self._undecided)]
-            if self._is_over(usable, wanted, enough, others):
+            gone = all(map(self._is_off_line, others))  # or there are none
+            if self._suffice(usable, min(wanted, enough) if gone else enough):
                 break
             if time.monotonic() - self._looked > _LOOK:
                 waiting = self._send_again(waiting, lives)
@@ -225,17 +226,11 @@ class PatientGrid(Engine):
         self.costs = {**self._spent, **({"suspended": who} if who else {})}
         return found
 
-    def _is_over(
-        self, usable: Counter[int], wanted: int, enough: float, others: list[Asked]
-    ) -> bool:
-        """Whether no more replies are waited for; those of nodes that were barred do not count."""
-        least = min(wanted, enough)
-        if usable.total() < least or (
-            usable.total() < enough and not all(map(self._is_off_line, others))  # if any
-        ):
-            return False
-        for node in self._barred() & usable.keys():
-            del usable[node]
+    def _suffice(self, usable: Counter[int], least: float) -> bool:
+        """Whether there are so many clients' replies, without those of nodes that were barred."""
+        if usable.total() >= least:
+            for node in self._barred() & usable.keys():
+                del usable[node]
         return usable.total() >= least
 
     def _joining(self, asked: list[Asked], end: float, enough: float) -> dict[str, Asked]:

@@ -51,11 +51,11 @@ def test_descriptors_that_are_not_given_back_are_found():
 
 @pytest.mark.processes
 def test_a_federation_is_measured_while_it_runs(tmp_path):
-    found = endure(tmp_path, 4)
-    assert list(found) == [1, 2, 4]
-    found[4].pop("coordinator", None)  # it ends with the last round
+    found = endure(tmp_path, 40)
+    assert list(found) == [4, 20, 40]
+    found[40].pop("coordinator", None)  # it ends with the last round
     for sizes in found.values():
         assert sizes.keys() >= {"superlink", "client-0", "client-1", "client-2"}
         assert all(math.isfinite(size.memory) for size in sizes.values())
         assert all(size.memory > 10 and size.descriptors > 3 for size in sizes.values())
-    assert found[1]["coordinator"].disk > 0 < found[2]["coordinator"].disk
+    assert found[4]["coordinator"].disk > 0 < found[20]["coordinator"].disk

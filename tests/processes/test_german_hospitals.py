@@ -68,7 +68,7 @@ def test_german_files_are_read_once_their_sites_have_said_how(tmp_path, engram):
 def agree(walk):
     """Has the sites answer all questions, each in its own schema, in two times."""
     there = walk.federation.server
-    ask = ["schema", *there, "--target", TARGET, "--target", GERMAN["days"]]
+    ask = ["schema", there, "--target", TARGET, "--target", GERMAN["days"]]
     # How the files are encoded, each site's log asks, and has the line to write.
     status, _, err = walk.run(*ask)
     assert status == 1, err
