@@ -43,12 +43,7 @@ class LoopbackFederation:
     host: ClassVar = "127.0.0.1"
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        clients: int,
-        together: bool = False,
-        options: Sequence[str] = (),
+        self, folder: Path, *, clients: int, together: bool = False, options: Sequence[str] = ()
     ) -> None:
         self._folder = folder.absolute()
         self._clients = clients

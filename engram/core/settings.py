@@ -34,6 +34,9 @@ class OnServer:
 
 
 Eta = Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of a client's local steps"]
+Proximal = Annotated[
+    float, Ge(0), Search(1e-2, 10, log=True), "weight of the proximal term; 0: local models"
+]
 
 
 class About(NamedTuple):

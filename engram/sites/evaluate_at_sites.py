@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-from flwr.serverapp import Grid
 
 from engram.data.schema.columns import MOST_ROWS
 from engram.data.schema.written import read_schema, to_toml
@@ -16,6 +15,7 @@ from engram.home.exported import Exported, load_model, read_exported
 from engram.link.server.membership import Membership
 from engram.server.engine import Engine
 from engram.server.grid import PatientGrid
+from engram.server.link_grid import LinkGrid
 from engram.server.roster import attendance_of
 from engram.settings.errors import Refused, brief
 from engram.settings.experiment import Experiment
@@ -149,7 +149,7 @@ def _plain(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-def ask(grid: Grid, experiment: Experiment, folder: Path, membership: Membership) -> None:
+def ask(grid: LinkGrid, experiment: Experiment, folder: Path, membership: Membership) -> None:
     """Has the nodes score the models that a file in a folder names.
 
     Raises:

@@ -14,13 +14,12 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from flwr.serverapp import Grid
-
 from engram.data.tables.table_summary import DescribedTable
 from engram.guards.secure.masks import SEED, public_of
 from engram.link.server.membership import Membership
 from engram.server.engine import Engine
 from engram.server.grid import PatientGrid
+from engram.server.link_grid import LinkGrid
 from engram.server.roster import attendance_of
 from engram.server.roster_query import Answers
 from engram.settings.data import DataSettings, with_schema
@@ -121,7 +120,7 @@ def survey(
     return json.dumps({"tables": tables, "silent": silent} | able)
 
 
-def ask(grid: Grid, experiment: Experiment, folder: Path, membership: Membership) -> None:
+def ask(grid: LinkGrid, experiment: Experiment, folder: Path, membership: Membership) -> None:
     """Asks the nodes, and writes their answers into a folder.
 
     Raises:
