@@ -7,7 +7,7 @@ from annotated_types import Gt, Interval, Le
 
 from engram.core.checks import Fault, anywhere, must
 from engram.core.method import Client, Context, FromMean, Method, Phase, Server
-from engram.core.settings import OnServer, Search, method
+from engram.core.settings import OnServer, Search, Step, method
 from engram.core.slots import kinds_of, sends, serve_own
 from engram.core.tree import add_scaled, interpolate, multiplied
 
@@ -17,7 +17,7 @@ class PFedMe:
     """Personal models held near the common one by a proximal term."""
 
     alpha: Annotated[float, Gt(0), Search(1e-3, 0.1, log=True), "inner step size"] = 0.01
-    eta: Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of the common model"] = 0.1
+    eta: Annotated[Step, "step size of the common model"] = 0.1
     lambda_: Annotated[float, Gt(0), Search(0.5, 50, log=True), "weight of the proximal term"] = (
         15.0
     )
