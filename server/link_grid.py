@@ -70,8 +70,8 @@ class LinkGrid:
 
     def get_nodes(self) -> Iterable[Any]:
         """Returns the nodes that are on line, with the names of their clients."""
-        members = self._link.members().items()
-        return [Node(_number(name), name) for name, member in members if member.there]
+        there = (name for name, member in self._link.members().items() if member.there)
+        return [Node(int(name.removeprefix("client-")) + 1, name) for name in there]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Sends messages, and names them; returns their names."""
@@ -132,10 +132,6 @@ class LinkGrid:
         name = f"{name}/{node}/{self._named[node, name]}"
         name_message(message, name)
         return name
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix("client-")) + 1
 
 
 def _message(reply: Reply, asked: _Asked) -> Message:
