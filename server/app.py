@@ -2,7 +2,7 @@
 
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -14,6 +14,9 @@ from engram.server.grid import PatientGrid
 from engram.server.run import run
 from engram.settings.experiment import Experiment
 from engram.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from engram.server.link_grid import LinkGrid
 
 _log = getLogger("flwr.engram")
 
@@ -34,7 +37,10 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_on_nodes(
-    grid: Grid, experiment: Experiment, folder: Path, membership: Membership | None = None
+    grid: "Grid | LinkGrid",
+    experiment: Experiment,
+    folder: Path,
+    membership: Membership | None = None,
 ) -> None:
     """Runs an experiment, or resumes it, and logs its rounds.
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-from flwr.serverapp import Grid
 
 from engram.core.machine import let_go
 from engram.link.backoff import Pauses
@@ -24,7 +23,10 @@ from engram.wire.messages import GONE, SUPERLINK, is_simulated
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING, size_of
 
 if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
     from engram.link.server.membership import Membership
+    from engram.server.link_grid import LinkGrid
 
 _log = getLogger("flwr.engram")
 
@@ -53,7 +55,9 @@ class PatientGrid(Engine):
             they are off line. 0: rounds wait for all.
     """
 
-    def __init__(self, grid: Grid, *, least: int, membership: "Membership | None" = None) -> None:
+    def __init__(
+        self, grid: "Grid | LinkGrid", *, least: int, membership: "Membership | None" = None
+    ) -> None:
         super().__init__(grid.run)
         self._grid = grid
         self._wait = getattr(grid, "await_reply", time.sleep)  # at most so many seconds

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from flwr.app import Error, Message, MessageType, RecordDict
-from flwr.serverapp import Grid
 
 from engram.link.questions import Content, Question, Reply
 from engram.link.records import from_contents, to_contents
@@ -49,7 +48,7 @@ class _Asked(NamedTuple):
     most: int  # bytes that its reply may have
 
 
-class LinkGrid(Grid):
+class LinkGrid:
     """A grid whose nodes answer over a link, which sends again what a node has not answered.
 
     The node of client-N has the number N+1.
@@ -62,7 +61,7 @@ class LinkGrid(Grid):
     """
 
     def __init__(self, link: Link, number: int, experiment: Experiment, folder: Path) -> None:
-        self._link, self._run = link, LocalRun(number)
+        self._link, self.run = link, LocalRun(number)
         local_run(number)
         # The same for a run that is resumed, so that its questions are the same as before.
         settings = experiment.to_config() | {"resume": "", "out": str(folder)}
@@ -72,34 +71,10 @@ class LinkGrid(Grid):
         self._came: dict[str, tuple[float, Message]] = {}
         self._most = _SPARE
 
-    def set_run(self, run: Any) -> None:
-        """Sets the run that the grid operates in."""
-        self._run = run
-
-    @property
-    def run(self) -> Any:
-        """The run that the grid operates in."""
-        return self._run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Creates a message; ``Message(...)`` does the same."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Returns the nodes that are on line."""
-        return [node.node_id for node in self.get_nodes()]
-
     def get_nodes(self) -> Iterable[Any]:
         """Returns the nodes that are on line, with the names of their clients."""
-        members = self._link.members().items()
-        return [Node(_number(name), name) for name, member in members if member.there]
+        there = (name for name, member in self._link.members().items() if member.there)
+        return [Node(int(name.removeprefix("client-")) + 1, name) for name in there]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Sends messages, and names them; returns their names."""
@@ -148,12 +123,6 @@ class LinkGrid(Grid):
         if asked is not None and (not reply.error or reply.error in _CODES):
             self._came[reply.request] = asked.until, _message(reply, asked)
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Raises an error: who waits for replies decides how long, and for whom."""
-        raise NotImplementedError("a link is asked by PatientGrid")
-
     def _name(self, message: Message, contents: Iterable[Content]) -> str:
         """Names a message: a run that is resumed asks the same by the same name.
 
@@ -172,10 +141,6 @@ class LinkGrid(Grid):
             name = f"{self._token}/{kind}/{node}/{self._named[node, kind]}"
         name_message(message, name)
         return name
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix("client-")) + 1
 
 
 def _message(reply: Reply, asked: _Asked) -> Message:

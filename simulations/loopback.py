@@ -43,12 +43,7 @@ class LoopbackFederation:
     host: ClassVar = "127.0.0.1"
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        clients: int,
-        together: bool = False,
-        options: Sequence[str] = (),
+        self, folder: Path, *, clients: int, together: bool = False, options: Sequence[str] = ()
     ) -> None:
         self._folder = folder.absolute()
         self._clients = clients
@@ -65,13 +60,8 @@ class LoopbackFederation:
         return ["superlink", *(["clients"] if self._together else clients)]
 
     def __enter__(self) -> Self:
-        init_federation(
-            self._folder,
-            clients=self._clients,
-            hosts=["127.0.0.1", self.host],
-            superlink=f"{self.host}:{self.fleet}",
-            days=1,
-        )
+        at = f"{self.host}:{self.fleet}"
+        init_federation(self._folder, clients=self._clients, hosts=(), superlink=at, days=1)
         (self._folder / "logs").mkdir()
         try:
             self.start("superlink")

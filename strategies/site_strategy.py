@@ -3,16 +3,18 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from logging import getLogger
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from engram.guards.noise import Noise
 from engram.settings.errors import RunStopped, brief, one_line
+from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.strategies.base import Row, RunStrategy
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
-from engram.wire.roster import Roster, Sites
+from engram.wire.roster import Roster
 from engram.wire.wire import CLIENTS, CONFIG, read_int, read_list
 
 _log = getLogger("flwr.engram")
@@ -27,13 +29,19 @@ Records = Mapping[str, ArrayRecord]
 class SiteStrategy(RunStrategy):
     """Asks every online site in each round."""
 
-    def __init__(self, sites: Sites, *, least: int) -> None:
-        self.sites = sites
-        self._least = max(1, least)
+    def __init__(self, experiment: Experiment, roster: Roster) -> None:
+        self.sites = roster.sites()
+        self._least = max(1, experiment.least_clients)
         self._asked: list[tuple[Message, list[int]]] = []
         self._wanted: set[int] = set()
         self._bounded: set[int] = set()
         self.left_out: dict[int, str] = {}
+
+    @classmethod
+    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
+        """Builds the strategy of a run."""
+        del noise
+        return cls(experiment, roster)
 
     def summary(self) -> None:
         """Logs the numbers of sites and columns, once."""

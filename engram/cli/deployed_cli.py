@@ -116,11 +116,7 @@ def for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
 
 
 def _follow(
-    experiment: Experiment,
-    folder: Path,
-    server: Path,
-    again: str,
-    metrics_port: int = 0,
+    experiment: Experiment, folder: Path, server: Path, again: str, metrics_port: int = 0
 ) -> None:
     counters = Counters(_COUNTED)
     serve_counters(counters, metrics_port)

@@ -128,10 +128,8 @@ def evaluate(
     folders = [str(path.absolute()) for path in models]
     for folder in folders:
         work.given_model(folder)  # refused here, before anybody is asked
-    question = {work.MODELS: json.dumps({"folders": folders})}
-    text = work.answer_of_nodes(
-        "engram.sites.evaluate_at_sites:ask", question, work.SCORES, experiment, federation
-    )
+    asking, question = "engram.sites.evaluate_at_sites:ask", {"folders": folders}
+    text = work.answer_of_nodes(asking, question, experiment, federation)
     found = [work.Visited(**each) for each in json.loads(text)]
     if as_json:
         print(json.dumps([each._asdict() for each in found]))

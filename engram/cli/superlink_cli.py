@@ -257,11 +257,12 @@ def _made(folder: Path) -> list[str]:
     settings = read_server(folder / "server").settings
     clients = settings.clients
     last = f" to client-{clients - 1}" if clients > 1 else ""
+    served = shlex.quote(str(folder / "server"))
     own = f"{folder}/client-0{last}: one for each client's machine, and for nobody else"
     return [
         f"{folder}: a federation of {clients}, whose clients connect to {settings.superlink}",
         own if clients else f"engram init-federation {folder} --invite: an invitation for a site",
-        f"{folder}/server: for the coordinator's machine; {_next(folder)}",
+        f"{folder}/server: for the coordinator's machine; engram superlink {served}",
         f"{folder}/ca.key: renews certificates; keep it here, and to yourself",
     ]
 
@@ -307,7 +308,3 @@ def _renewed(folder: Path, *, moved: bool, authority: bool) -> list[str]:
             "authority is valid trust the new one by themselves"
         )
     return lines
-
-
-def _next(folder: Path) -> str:
-    return f"engram superlink {shlex.quote(str(folder / 'server'))}"

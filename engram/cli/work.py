@@ -51,12 +51,7 @@ if TYPE_CHECKING:
     from engram.simulations.ray_rounds import Cluster as Cluster
     from engram.simulations.replayed_participation import Participation as Participation
     from engram.sites.agreement import summary as summary
-    from engram.sites.evaluate_at_sites import (
-        MODELS as MODELS,
-        SCORES as SCORES,
-        Visited as Visited,
-        given_model as given_model,
-    )
+    from engram.sites.evaluate_at_sites import Visited as Visited, given_model as given_model
     from engram.sites.schema_survey import (
         agreed as agreed,
         answer_of_nodes as answer_of_nodes,

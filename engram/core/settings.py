@@ -33,7 +33,14 @@ class OnServer:
     """Mark of a setting that only the server reads, so that clients train alike for all values."""
 
 
-Eta = Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of a client's local steps"]
+Step = Annotated[float, Gt(0), Search(1e-3, 1, log=True)]
+Eta = Annotated[Step, "step size of a client's local steps"]
+Mixed = Annotated[float, Interval(ge=0, le=1), Search(0, 1)]
+Several = Annotated[int, Interval(ge=1, le=100)]
+Share = Annotated[float, Gt(0), Lt(1), Search(0.1, 0.9)]
+Strength = Annotated[float, Ge(0), Search(1e-2, 10, log=True)]
+Penalty = Annotated[float, Ge(0), Search(1e-4, 1, log=True)]
+Proximal = Annotated[Strength, "weight of the proximal term; 0: local models"]
 
 
 class About(NamedTuple):

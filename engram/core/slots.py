@@ -150,6 +150,11 @@ def or_common(rows: Params, common: Params, known: Tensor, clients: Sequence[int
 # --- Served models -------------------------------------------------------------------------------
 
 
+def serve_own(received: Slots, kept: Slots, trained: bool) -> Served:
+    """Serves a client by its own model; by the common one, fine-tuned, before it has trained."""
+    return Served((kept["own"],)) if trained else Served((received["model"],), tuned=True)
+
+
 def has_common(common: Slots, served: Served) -> bool:
     """Returns whether clients receive a common model: a slot ``model`` with all parameters."""
     whole: bool = common.get("model", {}).keys() == served.models[0].keys()

@@ -15,14 +15,7 @@ from engram.link.asks import Listed, pack_ask
 from engram.link.blobs import Blob
 from engram.link.frames import LARGEST, BadFrame, Frame, pack, unpack
 from engram.link.questions import Content, Member, Question, Reply
-from engram.link.transport import (
-    INLINE,
-    RUN,
-    STATUS,
-    VERSION,
-    socket_options,
-    socket_target,
-)
+from engram.link.transport import INLINE, RUN, STATUS, VERSION, socket_options, socket_target
 from engram.settings.errors import Refused, RunStopped
 
 _log = getLogger("flwr.engram")

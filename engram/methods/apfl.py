@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Interval
 
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
+from engram.core.settings import Eta, Mixed, method
 from engram.core.slots import keep_all, kinds_of, replace, sends
 from engram.core.tree import add_scaled, interpolate, multiplied
 
@@ -16,9 +15,7 @@ class Apfl:
     """Mixtures of the common model and a client's own, trained as mixtures."""
 
     eta: Eta = 0.1
-    alpha: Annotated[
-        float, Interval(ge=0, le=1), Search(0, 1), "weight of a client's own model; 0: fedavg"
-    ] = 0.5
+    alpha: Annotated[Mixed, "weight of a client's own model; 0: fedavg"] = 0.5
     adaptive: Annotated[bool, "whether each client learns its weight, from there"] = False
 
     def build(self, context: Context) -> Method:

@@ -4,12 +4,12 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Interval
+from annotated_types import Interval
 from scipy.cluster.hierarchy import linkage, to_tree
 from scipy.spatial.distance import squareform
 
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
-from engram.core.settings import Eta, OnServer, Search, method
+from engram.core.settings import Eta, OnServer, Strength, method
 from engram.core.slots import kinds_of, mean_of, pick
 
 
@@ -19,18 +19,10 @@ class Cfl:
 
     eta: Eta = 0.1
     eps1: Annotated[
-        float,
-        Ge(0),
-        Search(0.01, 10, log=True),
-        OnServer,
-        "norm of a cluster's mean update below which it may be parted",
+        Strength, OnServer, "norm of a cluster's mean update below which it may be parted"
     ] = 0.4
     eps2: Annotated[
-        float,
-        Ge(0),
-        Search(0.01, 10, log=True),
-        OnServer,
-        "norm of some update above which a cluster may be parted",
+        Strength, OnServer, "norm of some update above which a cluster may be parted"
     ] = 1.6
     clusters: Annotated[int, Interval(ge=1, le=1000), OnServer, "clusters at most; 1: fedavg"] = 8
 

@@ -1,12 +1,8 @@
 """Ditto. Li, Hu, Beirami, Smith. ICML 2021."""
 
-from typing import Annotated
-
-from annotated_types import Ge
-
-from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
-from engram.core.slots import kinds_of, replace, sends
+from engram.core.method import Client, Context, FromMean, Method, Phase, Server
+from engram.core.settings import Eta, Proximal, method
+from engram.core.slots import kinds_of, replace, sends, serve_own
 from engram.core.tree import add_scaled
 
 
@@ -15,9 +11,7 @@ class Ditto:
     """FedAvg, and beside it personal models that are held near the common one."""
 
     eta: Eta = 0.1
-    lambda_: Annotated[
-        float, Ge(0), Search(1e-2, 10, log=True), "weight of the proximal term; 0: local models"
-    ] = 1.0
+    lambda_: Proximal = 1.0
 
     def build(self, context: Context) -> Method:
         """Builds Alg. 1 with FedAvg as the solver of the common model w; v is the client's own.
@@ -37,11 +31,6 @@ class Ditto:
             pulled = add_scaled(gradient(v, batches[0]), self.lambda_, away)
             return {"model": gradient(work["model"], batches[0]), "own": pulled}, work
 
-        def serve(received, kept, trained):
-            if trained:
-                return Served((kept["own"],))
-            return Served((received["model"],), tuned=True)
-
         return Method(
             Server({"model": context.network.initial}, sends("model"), FromMean(replace)),
             Client(
@@ -51,6 +40,6 @@ class Ditto:
                 sends={"model"},
                 start={"own": context.network.initial},
             ),
-            serve,
+            serve_own,
             kinds=kinds_of(models="model own start"),
         )

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Interval, Lt
+from annotated_types import Ge, Interval, Lt
 from torch import Tensor
 
 from engram.core.method import Context, FromMean, Method
-from engram.core.settings import OnServer, Search, method
+from engram.core.settings import OnServer, Search, Step, method
 from engram.core.slots import kinds_of, pick, zeros
 from engram.core.tree import add_scaled, interpolate
 from engram.methods.fedavg import FedAvg
@@ -21,9 +21,7 @@ Weight = Annotated[
 class FedAdagrad(FedAvg):
     """FedAvg with Adagrad on the server."""
 
-    server_eta: Annotated[
-        float, Gt(0), Search(1e-3, 1, log=True), OnServer, "step size of the server"
-    ] = 0.01
+    server_eta: Annotated[Step, OnServer, "step size of the server"] = 0.01
     beta1: Weight = 0.0
     tau: Annotated[
         float,

@@ -2,9 +2,7 @@
 
 from typing import Annotated
 
-from annotated_types import Gt, Lt
-
-from engram.core.settings import Search, method
+from engram.core.settings import Share, method
 from engram.methods.fedrep import FedRep
 
 
@@ -13,9 +11,5 @@ class FedAlt(FedRep):
     """A client trains the part that it keeps, and then the one that is shared."""
 
     personal_share: Annotated[
-        float,
-        Gt(0),
-        Lt(1),
-        Search(0.1, 0.9),
-        "share of a client's steps in a round, the first ones, for what it keeps",
+        Share, "share of a client's steps in a round, the first ones, for what it keeps"
     ] = 0.5

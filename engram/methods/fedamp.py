@@ -5,9 +5,9 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Gt
 
-from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
-from engram.core.settings import Eta, OnServer, Search, method
-from engram.core.slots import kinds_of, mean_of, or_common, pick, scatter
+from engram.core.method import Client, Context, FromEach, Method, Phase, Server
+from engram.core.settings import Eta, OnServer, Proximal, Search, method
+from engram.core.slots import kinds_of, mean_of, or_common, pick, scatter, serve_own
 from engram.core.tree import add_scaled
 
 
@@ -16,9 +16,7 @@ class FedAmp:
     """Personal models, each held near a mixture of those that are like it."""
 
     eta: Eta = 0.1
-    lambda_: Annotated[
-        float, Ge(0), Search(1e-2, 10, log=True), "weight of the proximal term; 0: local models"
-    ] = 1.0
+    lambda_: Proximal = 1.0
     attraction: Annotated[
         float,
         Ge(0),
@@ -88,11 +86,6 @@ class FedAmp:
             away = add_scaled(work["own"], -1.0, work["near"])
             return {"own": add_scaled(gradient(work["own"], batches[0]), self.lambda_, away)}, work
 
-        def serve(received, kept, trained):
-            if trained:
-                return Served((kept["own"],))
-            return Served((received["model"],), tuned=True)
-
         start = {
             "model": network.initial,
             "models": {n: x.repeat(context.clients, *[1] * x.ndim) for n, x in shared.items()},
@@ -107,6 +100,6 @@ class FedAmp:
                 sends={"model"},
                 start={"own": network.initial},
             ),
-            serve,
+            serve_own,
             kinds=kinds_of(models="model own near", statistics="models known"),
         )

@@ -2,11 +2,9 @@
 
 from typing import Annotated
 
-from annotated_types import Gt, Lt
-
 from engram.core.class_statistics import class_statistics, distance_to_class_means, empty
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
+from engram.core.settings import Eta, Share, Step, method
 from engram.core.slots import Tally, kinds_of, mean_of, sends
 from engram.core.tree import norm
 
@@ -18,15 +16,9 @@ class FedAs:
     """A common body that is aligned to each client's former one, and a mean by Fisher traces."""
 
     eta: Eta = 0.1
-    align_eta: Annotated[
-        float, Gt(0), Search(1e-3, 1, log=True), "step size of the steps that align the body"
-    ] = 0.1
+    align_eta: Annotated[Step, "step size of the steps that align the body"] = 0.1
     align_share: Annotated[
-        float,
-        Gt(0),
-        Lt(1),
-        Search(0.1, 0.9),
-        "share of a client's steps in a round, the first ones, that align the body",
+        Share, "share of a client's steps in a round, the first ones, that align the body"
     ] = 0.2
 
     def build(self, context: Context) -> Method:

@@ -2,10 +2,8 @@
 
 from typing import Annotated
 
-from annotated_types import Gt
-
 from engram.core.method import Client, Context, FromMean, Method, Phase, Server
-from engram.core.settings import Search, method
+from engram.core.settings import Step, method
 from engram.core.slots import kinds_of, pick, sends, zeros
 from engram.core.tree import add_scaled
 from engram.methods.fedavg import FedAvg
@@ -15,7 +13,7 @@ from engram.methods.fedavg import FedAvg
 class FedDyn(FedAvg):
     """FedAvg with a dynamic penalty, by which local minima come to agree."""
 
-    alpha: Annotated[float, Gt(0), Search(1e-3, 1, log=True), "weight of the penalty"] = 0.01
+    alpha: Annotated[Step, "weight of the penalty"] = 0.01
 
     def build(self, context: Context) -> Method:
         """Builds Alg. 1, of the clients P that replied, out of m; with steps towards (1).

@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Interval
 
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
+from engram.core.settings import Eta, Search, Several, method
 from engram.core.slots import kinds_of, replace, sends
 from engram.core.types import Weighted
 from engram.scoring.mixtures import row_losses
@@ -19,9 +18,7 @@ class FedEm:
     """Common components, which each client mixes by weights of its own."""
 
     eta: Eta = 0.1
-    components: Annotated[
-        int, Interval(ge=1, le=100), Search(1, 6), "models that clients mix; 1: fedavg"
-    ] = 3
+    components: Annotated[Several, Search(1, 6), "models that clients mix; 1: fedavg"] = 3
 
     def build(self, context: Context) -> Method:
         """Builds Alg. 2: an expectation step over the round's batches, and maximization steps.

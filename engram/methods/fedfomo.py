@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Interval
+from annotated_types import Ge
 
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
+from engram.core.settings import Eta, Search, Several, method
 from engram.core.slots import kinds_of, mean_of, or_common, pick, scatter
 from engram.core.tree import add_scaled, multiplied, norm
 
@@ -16,9 +16,7 @@ class FedFomo:
     """Clients mix the models of others that lose less on their rows, and train the mixture."""
 
     eta: Eta = 0.1
-    models: Annotated[
-        int, Interval(ge=1, le=100), Search(1, 10), "models of others that a client is sent"
-    ] = 5
+    models: Annotated[Several, Search(1, 10), "models of others that a client is sent"] = 5
     initial_batch_size: Annotated[int, Ge(1), "rows by which a client weighs models"] = 50
 
     def build(self, context: Context) -> Method:

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Lt
 from scipy.optimize import nnls
 
 from engram.core.checks import must
@@ -16,7 +15,7 @@ from engram.core.class_statistics import (
     updated,
 )
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
+from engram.core.settings import Eta, Share, Strength, method
 from engram.core.slots import Tally, kinds_of, mean_of, or_common, pick, scatter
 from engram.core.tree import add_scaled, clip, norm
 from engram.guards.robust.weight_limit import weight_limit
@@ -27,15 +26,9 @@ class FedPac:
     """A common body held to common prototypes, under a mix of all heads for each client."""
 
     eta: Eta = 0.1
-    lambda_: Annotated[
-        float, Ge(0), Search(1e-2, 10, log=True), "weight of the distance to prototypes"
-    ] = 1.0
+    lambda_: Annotated[Strength, "weight of the distance to prototypes"] = 1.0
     head_share: Annotated[
-        float,
-        Gt(0),
-        Lt(1),
-        Search(0.1, 0.9),
-        "share of a client's steps in a round, the first ones, for the head",
+        Share, "share of a client's steps in a round, the first ones, for the head"
     ] = 0.2
 
     def build(self, context: Context) -> Method:

@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-from annotated_types import Ge
-
 from engram.core.class_statistics import (
     claims_of,
     class_statistics,
@@ -12,7 +10,7 @@ from engram.core.class_statistics import (
     updated,
 )
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
+from engram.core.settings import Eta, Strength, method
 from engram.core.slots import Tally, kinds_of, sends
 
 
@@ -23,12 +21,7 @@ class FedProto:
     """Clients exchange the mean representation of each class, and keep their networks."""
 
     eta: Eta = 0.1
-    lambda_: Annotated[
-        float,
-        Ge(0),
-        Search(1e-2, 10, log=True),
-        "weight of the distance to prototypes; 0: local models",
-    ] = 1.0
+    lambda_: Annotated[Strength, "weight of the distance to prototypes; 0: local models"] = 1.0
 
     def build(self, context: Context) -> Method:
         """Builds Alg. 1, whose clients keep all of w, with the loss (7) and the server's means (6).

@@ -2,10 +2,8 @@
 
 from typing import Annotated
 
-from annotated_types import Ge
-
 from engram.core.method import Context, Method, Phase
-from engram.core.settings import Search, method
+from engram.core.settings import Penalty, method
 from engram.core.slots import kinds_of
 from engram.core.tree import add_scaled
 from engram.methods.fedavg import FedAvg
@@ -15,9 +13,7 @@ from engram.methods.fedavg import FedAvg
 class FedProx(FedAvg):
     """FedAvg whose local models are held near the common one."""
 
-    mu: Annotated[
-        float, Ge(0), Search(1e-4, 1, log=True), "weight of the proximal term; 0: fedavg"
-    ] = 0.01
+    mu: Annotated[Penalty, "weight of the proximal term; 0: fedavg"] = 0.01
 
     def build(self, context: Context) -> Method:
         """Builds Alg. 2, from the model w_t that a client receives, on the objective (2).

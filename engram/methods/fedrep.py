@@ -2,10 +2,8 @@
 
 from typing import Annotated
 
-from annotated_types import Gt, Lt
-
 from engram.core.method import Context, FromMean, Method, Phase
-from engram.core.settings import Search, method
+from engram.core.settings import Share, method
 from engram.core.slots import replace
 from engram.methods.fedavg import FedAvg
 
@@ -15,11 +13,7 @@ class FedRep(FedAvg):
     """A client trains the last layer, which it keeps, and then what is below it."""
 
     personal_share: Annotated[
-        float,
-        Gt(0),
-        Lt(1),
-        Search(0.1, 0.9),
-        "share of a client's steps in a round, the first ones, for the head",
+        Share, "share of a client's steps in a round, the first ones, for the head"
     ] = 0.8
 
     def build(self, context: Context) -> Method:

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Interval, Le
+from annotated_types import Ge, Gt, Le
 
 from engram.core.checks import must
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
-from engram.core.settings import Eta, OnServer, Search, method
+from engram.core.settings import Eta, OnServer, Search, Several, method
 from engram.core.slots import kinds_of, mean_of, pick
 
 
@@ -16,9 +16,7 @@ class Floco:
     """A simplex of common heads on one body, in a part of which each client trains."""
 
     eta: Eta = 0.1
-    vertices: Annotated[
-        int, Interval(ge=1, le=100), Search(2, 10), "heads that span the simplex; 1: fedavg"
-    ] = 5
+    vertices: Annotated[Several, Search(2, 10), "heads that span the simplex; 1: fedavg"] = 5
     tau: Annotated[int, Ge(1), OnServer, "round in which clients get parts of the simplex"] = 10
     rho: Annotated[
         float,

@@ -3,12 +3,11 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge
 from torch.nn.functional import layer_norm, normalize
 
 from engram.core.class_statistics import indicators
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
+from engram.core.settings import Eta, Penalty, method
 from engram.core.slots import kinds_of, replace, sends
 
 
@@ -17,14 +16,9 @@ class Gpfl:
     """Common embeddings of classes guide a common body, and gate it by a client's classes."""
 
     eta: Eta = 0.1
-    lambda_: Annotated[
-        float, Ge(0), Search(1e-4, 1, log=True), "weight of the distance to embeddings of classes"
-    ] = 0.01
+    lambda_: Annotated[Penalty, "weight of the distance to embeddings of classes"] = 0.01
     mu: Annotated[
-        float,
-        Ge(0),
-        Search(1e-4, 1, log=True),
-        "weight of the squares of the embeddings and of the gates' parameters",
+        Penalty, "weight of the squares of the embeddings and of the gates' parameters"
     ] = 0.1
 
     def build(self, context: Context) -> Method:

@@ -3,10 +3,10 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Interval
+from annotated_types import Ge
 
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
+from engram.core.settings import Eta, Search, Several, method
 from engram.core.slots import kinds_of, mean_of, sends
 from engram.core.tree import add_scaled, interpolate
 
@@ -16,9 +16,7 @@ class Ifca:
     """A model for each cluster of clients, which choose one by their losses."""
 
     eta: Eta = 0.1
-    clusters: Annotated[
-        int, Interval(ge=1, le=100), Search(1, 6), "models that clients choose from; 1: fedavg"
-    ] = 3
+    clusters: Annotated[Several, Search(1, 6), "models that clients choose from; 1: fedavg"] = 3
     initial_batch_size: Annotated[int, Ge(1), "rows by which a client chooses"] = 50
 
     def build(self, context: Context) -> Method:

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt
 
 from engram.core.method import Context, Method, Neighbors, Served
-from engram.core.settings import Search, method
+from engram.core.settings import Mixed, Search, method
 from engram.methods.fedavg import FedAvg
 
 
@@ -13,12 +13,7 @@ from engram.methods.fedavg import FedAvg
 class KnnPer(FedAvg):
     """FedAvg, mixed with a vote of the client's own rows that are nearest."""
 
-    lambda_: Annotated[
-        float,
-        Interval(ge=0, le=1),
-        Search(0, 1),
-        "weight of the client's nearest rows; 0: the common model",
-    ] = 0.5
+    lambda_: Annotated[Mixed, "weight of the client's nearest rows; 0: the common model"] = 0.5
     k: Annotated[int, Ge(1), Search(1, 50, log=True), "rows that vote"] = 10
     scale: Annotated[
         float,

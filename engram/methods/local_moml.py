@@ -7,7 +7,7 @@ from annotated_types import Ge, Gt, Le
 from engram.core.checks import anywhere
 from engram.core.derivatives import LossWithDerivatives
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
-from engram.core.settings import Search, method
+from engram.core.settings import Search, Step, method
 from engram.core.slots import kinds_of, replace, sends
 from engram.core.tree import interpolate
 from engram.meta.meta_gradient import meta_gradient
@@ -27,7 +27,7 @@ class LocalMoml:
     beta: Annotated[
         float, Gt(0), Le(1), Search(0.05, 1), "weight of the newest adaptation in the memory"
     ] = 0.5
-    eta: Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of the common model"] = 0.05
+    eta: Annotated[Step, "step size of the common model"] = 0.05
     hessian: Hessian = "first-order"
     memory: Annotated[
         Literal["reset", "carry"],

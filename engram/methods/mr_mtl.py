@@ -1,12 +1,8 @@
 """MR-MTL. Liu, Hu, Wu, Smith. NeurIPS 2022."""
 
-from typing import Annotated
-
-from annotated_types import Ge
-
-from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
-from engram.core.settings import Eta, Search, method
-from engram.core.slots import keep_all, kinds_of, replace, sends
+from engram.core.method import Client, Context, FromMean, Method, Phase, Server
+from engram.core.settings import Eta, Proximal, method
+from engram.core.slots import keep_all, kinds_of, replace, sends, serve_own
 from engram.core.tree import add_scaled
 
 
@@ -15,9 +11,7 @@ class MrMtl:
     """Personal models that are held near their mean."""
 
     eta: Eta = 0.1
-    lambda_: Annotated[
-        float, Ge(0), Search(1e-2, 10, log=True), "weight of the proximal term; 0: local models"
-    ] = 1.0
+    lambda_: Proximal = 1.0
 
     def build(self, context: Context) -> Method:
         """Builds mean-regularized multi-task learning, without the privacy that its paper adds.
@@ -32,11 +26,6 @@ class MrMtl:
             v, away = work["own"], add_scaled(work["own"], -1.0, work["model"])
             return {"own": add_scaled(gradient(v, batches[0]), self.lambda_, away)}, work
 
-        def serve(received, kept, trained):
-            if trained:
-                return Served((kept["own"],))
-            return Served((received["model"],), tuned=True)
-
         return Method(
             Server({"model": context.network.initial}, sends("model"), FromMean(replace)),
             Client(
@@ -46,6 +35,6 @@ class MrMtl:
                 sends={"model"},
                 start={"own": context.network.initial},
             ),
-            serve,
+            serve_own,
             kinds=kinds_of(models="model own"),
         )

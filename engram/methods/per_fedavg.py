@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from engram.core.method import Context, Method
-from engram.core.settings import Search, method
+from engram.core.settings import Search, Step, method
 from engram.methods.local_moml import Hessian, LocalMoml
 
 
@@ -18,7 +18,7 @@ class PerFedAvg:
     """Meta-learning without memory: LocalMOML with beta = 1."""
 
     alpha: Annotated[float, Ge(0), Search(1e-3, 1, log=True), "adaptation step size"] = 0.01
-    eta: Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of the common model"] = 0.05
+    eta: Annotated[Step, "step size of the common model"] = 0.05
     hessian: Hessian = "first-order"
 
     def build(self, context: Context) -> Method:

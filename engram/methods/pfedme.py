@@ -6,9 +6,9 @@ from typing import Annotated
 from annotated_types import Gt, Interval, Le
 
 from engram.core.checks import Fault, anywhere, must
-from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
-from engram.core.settings import OnServer, Search, method
-from engram.core.slots import kinds_of, sends
+from engram.core.method import Client, Context, FromMean, Method, Phase, Server
+from engram.core.settings import OnServer, Search, Step, method
+from engram.core.slots import kinds_of, sends, serve_own
 from engram.core.tree import add_scaled, interpolate, multiplied
 
 
@@ -17,7 +17,7 @@ class PFedMe:
     """Personal models held near the common one by a proximal term."""
 
     alpha: Annotated[float, Gt(0), Search(1e-3, 0.1, log=True), "inner step size"] = 0.01
-    eta: Annotated[float, Gt(0), Search(1e-3, 1, log=True), "step size of the common model"] = 0.1
+    eta: Annotated[Step, "step size of the common model"] = 0.1
     lambda_: Annotated[float, Gt(0), Search(0.5, 50, log=True), "weight of the proximal term"] = (
         15.0
     )
@@ -58,11 +58,6 @@ class PFedMe:
         def merge(server, mean):
             return {"model": interpolate(server["model"], mean.slots["model"], self.server_mix)}
 
-        def serve(received, kept, trained):
-            if trained:
-                return Served((kept["own"],))
-            return Served((received["model"],), tuned=True)
-
         initial = context.network.initial
         return Method(
             Server({"model": initial}, sends("model"), FromMean(merge, steps=self.server_mix != 1)),
@@ -74,6 +69,6 @@ class PFedMe:
                 sends={"model"},
                 start={"own": initial},
             ),
-            serve,
+            serve_own,
             kinds=kinds_of(models="model own"),
         )

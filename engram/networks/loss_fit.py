@@ -68,7 +68,7 @@ def tried(task: Task, outputs: Outputs, targets: Tensor) -> Task:
     called, shapes = f"loss {task.own}" if task.own else "the loss", _in_words(outputs, targets)
     if isinstance(task.loss, Loss) and task.loss.learns:
         raise ValueError(f"{called} must have no parameters of its own: nothing would train them")
-    leaves = tree_map(_leaf, outputs)
+    leaves = tree_map(lambda x: x.detach().requires_grad_(x.is_floating_point()), outputs)
     try:
         value, again = task.loss(leaves, targets), task.loss(leaves, targets)
     except Exception as error:  # a loss may be anybody's
@@ -78,10 +78,6 @@ def tried(task: Task, outputs: Outputs, targets: Tensor) -> Task:
     if not value.requires_grad and any(leaf.requires_grad for leaf in tree_leaves(leaves)):
         raise ValueError(f"{called} must have a gradient by the outputs: torch finds none")
     return task._replace(vectorizes=_vectorizes(task, outputs, targets)) if task.own else task
-
-
-def _leaf(output: Tensor) -> Tensor:
-    return output.detach().requires_grad_(output.is_floating_point())
 
 
 def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:

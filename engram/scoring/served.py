@@ -293,7 +293,9 @@ class ServedModels:
             targets.append(y)
             for which, served in serve.items():
                 outputs[which].append(served(x))
-        said = {which: tree_map(_joined, *parts) for which, parts in outputs.items()}
+        said = {
+            which: tree_map(lambda *x: torch.cat(x, 1), *parts) for which, parts in outputs.items()
+        }
         return said, torch.cat(targets, dim=1)
 
     def _in_blocks(self, rows: Tensor) -> Sequence[Tensor]:
@@ -312,7 +314,3 @@ class ServedModels:
 
 def _shift_of(served: Served) -> Params:
     return {} if served.shift is None else {SHIFT: served.shift}
-
-
-def _joined(*parts: Tensor) -> Tensor:
-    return torch.cat(parts, dim=1)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-from flwr.serverapp import Grid
 
 from engram.data.schema.columns import MOST_ROWS
 from engram.data.schema.written import read_schema, to_toml
@@ -16,17 +15,15 @@ from engram.home.exported import Exported, load_model, read_exported
 from engram.link.server.membership import Membership
 from engram.server.engine import Engine
 from engram.server.grid import PatientGrid
+from engram.server.link_grid import LinkGrid
 from engram.server.roster import attendance_of
 from engram.settings.errors import Refused, brief
 from engram.settings.experiment import Experiment
 from engram.settings.files import read_json, replace_file
 from engram.settings.fingerprint import fingerprint
+from engram.sites.schema_survey import ANSWER, QUESTION
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, HELD_OUT, MODEL, read_list, to_record
-
-MODELS: Final = "models.json"  # the file that names the models' folders
-
-SCORES: Final = "scores.json"  # the file with the answers
 
 _PATIENCE: Final = 30.0  # seconds that nodes have to come on line
 _LONGEST: Final = 600.0  # seconds that scoring a model may take
@@ -149,14 +146,14 @@ def _plain(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-def ask(grid: Grid, experiment: Experiment, folder: Path, membership: Membership) -> None:
-    """Has the nodes score the models that a file in a folder names.
+def ask(grid: LinkGrid, experiment: Experiment, folder: Path, membership: Membership) -> None:
+    """Has the nodes score the models that a question names.
 
     Raises:
         EngramError: They cannot be asked.
     """
-    models = [given_model(path) for path in read_json(folder / MODELS)["folders"]]
+    models = [given_model(path) for path in read_json(folder / QUESTION)["folders"]]
     patient = PatientGrid(grid, least=1, membership=membership)
     clients = attendance_of(patient, experiment, training="", kind=None).counted
     found = visit(patient, models, clients)
-    replace_file(folder / SCORES, json.dumps([each._asdict() for each in found]).encode())
+    replace_file(folder / ANSWER, json.dumps([each._asdict() for each in found]).encode())

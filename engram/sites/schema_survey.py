@@ -14,19 +14,18 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from flwr.serverapp import Grid
-
 from engram.data.tables.table_summary import DescribedTable
 from engram.guards.secure.masks import SEED, public_of
 from engram.link.server.membership import Membership
 from engram.server.engine import Engine
 from engram.server.grid import PatientGrid
+from engram.server.link_grid import LinkGrid
 from engram.server.roster import attendance_of
 from engram.server.roster_query import Answers
 from engram.settings.data import DataSettings, with_schema
 from engram.settings.errors import Refused, RunStopped, few_names, one_line, say
 from engram.settings.experiment import Experiment
-from engram.settings.files import refusing, replace_file
+from engram.settings.files import read_json, refusing, replace_file
 from engram.settings.settings_files import read_settings
 from engram.simulations.deployed import Attempt, await_server
 from engram.sites.agreement import Finding, findings, proposed
@@ -34,9 +33,7 @@ from engram.sites.agreement import Finding, findings, proposed
 SCHEMA: Final = "schema.toml"
 """The settings that a federation's sites agree on, in the coordinator's folder."""
 
-_SURVEY: Final = "survey.json"  # the file with the answers
-_READER: Final = "reader"  # that with the public key that tables are sealed for, in hexadecimal
-_CHECK: Final = "check"  # that by which a check of a run is asked for, too
+QUESTION, ANSWER = "question.json", "answer.json"  # files of a coordinator that asks nodes
 _HEAD: Final = (
     "# Written by engram schema; engram run --federation reads it before other settings.\n"
 )
@@ -121,16 +118,17 @@ def survey(
     return json.dumps({"tables": tables, "silent": silent} | able)
 
 
-def ask(grid: Grid, experiment: Experiment, folder: Path, membership: Membership) -> None:
+def ask(grid: LinkGrid, experiment: Experiment, folder: Path, membership: Membership) -> None:
     """Asks the nodes, and writes their answers into a folder.
 
     Raises:
         EngramError: They cannot be asked.
     """
     patient = PatientGrid(grid, least=1, membership=membership)
-    reader = bytes.fromhex((folder / _READER).read_text(encoding="ascii"))
-    found = survey(patient, experiment, reader, check=(folder / _CHECK).exists())
-    replace_file(folder / _SURVEY, found.encode())
+    question = read_json(folder / QUESTION)
+    reader = bytes.fromhex(question["reader"])
+    found = survey(patient, experiment, reader, check=question["check"])
+    replace_file(folder / ANSWER, found.encode())
 
 
 def survey_deployed(experiment: Experiment, server: Path, *, check: bool = False) -> Survey:
@@ -140,19 +138,17 @@ def survey_deployed(experiment: Experiment, server: Path, *, check: bool = False
         RunStopped: They could not be asked.
     """
     private = os.urandom(SEED)
-    given = {_READER: public_of(private).hex()} | ({_CHECK: ""} if check else {})
-    work = "engram.sites.schema_survey:ask"
-    said = answer_of_nodes(work, given, _SURVEY, experiment, server)
+    question = {"reader": public_of(private).hex(), "check": check}
+    said = answer_of_nodes("engram.sites.schema_survey:ask", question, experiment, server)
     return Survey.from_json(said, private)
 
 
 def answer_of_nodes(
-    work: str, given: Mapping[str, str], answer: str, experiment: Experiment, server: Path
+    work: str, question: Mapping[str, Any], experiment: Experiment, server: Path
 ) -> str:
     """Answers of a federation's nodes to a question; its server must run.
 
-    The coordinator whose ``work`` is to ask them reads the files that are ``given``, and writes
-    that of the ``answer``.
+    The coordinator whose ``work`` is to ask them reads the question, and writes the answer.
 
     Raises:
         RunStopped: They could not be asked.
@@ -163,9 +159,8 @@ def answer_of_nodes(
     await_server(server, on_word := partial(say, file=sys.stderr))
     with place as name:
         folder = Path(name)
-        for each, text in given.items():
-            (folder / each).write_text(text, encoding="utf-8")
-        path = folder / answer
+        (folder / QUESTION).write_text(json.dumps(question), encoding="utf-8")
+        path = folder / ANSWER
         attempt = Attempt(experiment, folder, server, on_word, work=work)
         try:
             attempt.await_end()

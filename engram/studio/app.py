@@ -57,11 +57,7 @@ pre { background: #f4f4f4; padding: 0.8rem; overflow-x: auto; }
 
 
 def server_for(
-    folder: Path,
-    server: Path | None,
-    at: Address,
-    tls: tuple[Path, Path] | None,
-    token: str | None,
+    folder: Path, server: Path | None, at: Address, tls: tuple[Path, Path] | None, token: str | None
 ) -> BoundedServer:
     """Returns the server of a folder's board, and of a federation's if its folder is given.
 

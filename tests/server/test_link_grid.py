@@ -61,7 +61,7 @@ def answer(grid: LinkGrid, link: Scripted, error: str = "", **more: Any) -> list
 def test_nodes_on_line_are_known_by_number_and_name() -> None:
     grid = grid_of(Scripted())
     assert grid.run.run_id == 17
-    assert [*grid.get_node_ids()] == [1, 3]
+    assert [n.node_id for n in grid.get_nodes()] == [1, 3]
     assert [(n.node_id, n.name, n.last_activated_at) for n in grid.get_nodes()] == [
         (1, "client-0", ""),
         (3, "client-2", ""),

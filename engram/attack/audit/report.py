@@ -134,14 +134,11 @@ def tables(found: Audit) -> list[Table]:
     """Returns the findings as tables."""
     rows = Table("seen by", "of", "rows", "by first layer", "by gradient", "by chance")
     for each in found.seen:
-        shares = [_percent(share) for share in (each.layer, each.gradient, each.chance)]
+        shares = [each.layer, each.gradient, each.chance]
+        shares = ["not tried" if share is None else f"{share:.0%}" for share in shares]
         rows.add_row(each.by, each.client, str(each.rows), *shares)
     models = Table("who has", f"recognizes at {RATE:.0%} false", "95 % interval", "area")
     for which, p in found.told.items():
         interval = f"{p.low:.1%} to {p.high:.1%}"
         models.add_row(_MODELS[which], f"{p.share:.1%}", interval, f"{p.area:.3f}")
     return [rows, models]
-
-
-def _percent(share: float | None) -> str:
-    return "not tried" if share is None else f"{share:.0%}"

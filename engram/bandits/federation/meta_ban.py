@@ -17,7 +17,7 @@ from engram.settings.base import (
     SharedSettings,
     method,
 )
-from engram.settings.fields import Float, Int
+from engram.settings.fields import Amount, Count, Float, Int, Whole
 
 TOTAL = REGRET._replace(meaning="cumulative regret of all clients, in the turns they have reported")
 """The metric of a run."""
@@ -36,9 +36,8 @@ class MetaBan(Method):
 
     alpha: Float = Field(0.01, ge=0, description="how much it explores")
     nu: Float = Field(5.0, gt=1, description="group tolerance; larger values give larger groups")
-    gamma: Float = Field(
+    gamma: Amount = Field(
         0.4,
-        ge=0,
         lt=1,
         description="the gap between groups: clients agree on an arm whose networks differ by "
         "(nu - 1) / nu gamma at most",
@@ -54,18 +53,16 @@ class MetaBan(Method):
         description="weight of a row of the client whose turn it is, beside others' of 1",
     )
     user_steps: Int = Field(4, ge=1, le=1000, description="a client's steps in its turn (J_1)")
-    meta_steps: Int = Field(
+    meta_steps: Count = Field(
         8,
-        ge=1,
         le=1000,
         description="the server's steps in a turn (J_2); in each it asks all clients",
     )
     replay_batch: Int = Field(16, ge=1, le=10**4, description="rows of a step")
     replay_rows: Int = Field(256, ge=1, le=10**5, description="last rows that a client keeps")
     arms: Int = Field(3, ge=2, le=1000, description="tables: arms to choose from (K)")
-    user_groups: Int = Field(
+    user_groups: Whole = Field(
         0,
-        ge=0,
         description="groups of each data set's clients, whose right arm depends on the image, "
         "too; 0: it is each client's own",
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from logging import getLogger
 from statistics import median_low
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ from engram.bandits.replay import Drawn
 from engram.bandits.training import descended
 from engram.core.arrays import Array, Ints
 from engram.core.types import Params
-from engram.guards.noise import Noise
 from engram.settings.errors import RunStopped, brief, few
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Row, strategies
@@ -85,7 +84,7 @@ class MetaBanTurns(SiteStrategy):
     scored_from = None
 
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
-        super().__init__(roster.sites(), least=experiment.least_clients)
+        super().__init__(experiment, roster)
         self._experiment = experiment
         self._policy = policy_of(experiment, len(self.sites.columns))
         self._start = self._policy.start([generator(experiment.seed, 0, INIT)])
@@ -95,12 +94,6 @@ class MetaBanTurns(SiteStrategy):
         self._part: set[int] = set()  # clients that the turn has asked anything
         self._last: Mapping[str, Any] | None = None
         self.state: Params = {}
-
-    @classmethod
-    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Builds the strategy of a run."""
-        del noise
-        return cls(experiment, roster)
 
     def init(self) -> ArrayRecord:
         """Initializes the state; returns Theta_0."""

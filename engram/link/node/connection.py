@@ -9,15 +9,7 @@ import grpc
 
 from engram.link.blobs import Blob
 from engram.link.frames import CHUNK, Frame, pack, unpack
-from engram.link.transport import (
-    CONNECT,
-    DELIVER,
-    FETCH,
-    VERSION,
-    Options,
-    Patience,
-    node_options,
-)
+from engram.link.transport import CONNECT, DELIVER, FETCH, VERSION, Options, Patience, node_options
 
 _Code = grpc.StatusCode
 _T = TypeVar("_T")

@@ -153,11 +153,8 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
             return
         outcome = outcome_of(work, node_config)
         pipe.send(outcome)
-        let_go(_size(work) + (outcome.content.size if outcome.content else 0))
-
-
-def _size(work: Work) -> int:
-    return sum(len(c) if isinstance(c, bytes) else c.size for c in work.contents)
+        asked = sum(len(c) if isinstance(c, bytes) else c.size for c in work.contents)
+        let_go(asked + (outcome.content.size if outcome.content else 0))
 
 
 def _end_with_parent() -> None:

@@ -45,12 +45,7 @@ MOST_CLIENTS = 10**6  # as num-clients
 
 
 def init_federation(
-    folder: Path,
-    *,
-    clients: int,
-    hosts: Sequence[str],
-    superlink: str,
-    days: int,
+    folder: Path, *, clients: int, hosts: Sequence[str], superlink: str, days: int
 ) -> None:
     """Makes a federation's folder: all of it, or, when anything fails, nothing.
 

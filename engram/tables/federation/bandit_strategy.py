@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from logging import getLogger
-from typing import Self
 
 import numpy as np
 import torch
@@ -10,7 +9,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from engram.core.types import Params
-from engram.guards.noise import Noise
 from engram.guards.robust.weight_limit import bounded
 from engram.scoring.score_columns import LARGEST
 from engram.settings.errors import brief
@@ -51,19 +49,13 @@ class BanditExchange(SiteStrategy):
     scored_from = None
 
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
-        super().__init__(roster.sites(), least=experiment.least_clients)
+        super().__init__(experiment, roster)
         self._experiment, self._own = experiment, experiment.of(MolarBandit)
         self._turns = self._own.first_batch  # of a batch, which bounds what sites can claim
         self._sent: dict[int, list[SiteEstimate | None]] = {}
         self._outcomes: dict[int, tuple[float, ...]] = {}
         self._heard = False
         self.state: Params = {}
-
-    @classmethod
-    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Builds the strategy of a run."""
-        del noise
-        return cls(experiment, roster)
 
     def init(self) -> ArrayRecord:
         """Initializes the state; returns no arrays, since nothing is shared yet."""

@@ -20,7 +20,7 @@ from engram.settings.base import (
     method,
 )
 from engram.settings.conflicts import unfit
-from engram.settings.fields import Float, Int
+from engram.settings.fields import Count, Float, Int
 
 _MOST_TURNS = 2**16  # some 50 MB for each site
 _LOSS = CLASSIFICATION.metric._replace(meaning="mean held-out loss", most=inf)
@@ -142,9 +142,8 @@ class MolarBandit(Thresholded):
         "context, and each arm has a parameter)",
     )
     arms: Int = Field(3, ge=2, le=1000, description="arms to choose from (K)")
-    first_batch: Int = Field(
+    first_batch: Count = Field(
         1,
-        ge=1,
         le=_MOST_TURNS,
         description="turns in the first batch (H0); batches double from the second on, and "
         "num-rounds is how many there are",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from scipy.special import ndtri
 
-from engram.guards.noise import Noise
 from engram.guards.robust.weight_limit import bounded
 from engram.scoring.evaluation import Evaluation, Scored, read_scores
 from engram.scoring.intervals import quantile
@@ -67,7 +66,7 @@ class Exchange(SiteStrategy):
     scored_from = 1
 
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
-        super().__init__(roster.sites(), least=experiment.least_clients)
+        super().__init__(experiment, roster)
         self._own = own = experiment.of(Molar)
         self._max_weight = experiment.max_weight
         self._told: Told | None = None
@@ -76,12 +75,6 @@ class Exchange(SiteStrategy):
         self._remarks: Row = {}
         self.notes: dict[int, str] = {}
         self.scored: Evaluation | None = None
-
-    @classmethod
-    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Builds the strategy of a run."""
-        del noise
-        return cls(experiment, roster)
 
     def init(self) -> ArrayRecord:
         """Returns no arrays: nothing is shared before the exchange."""
