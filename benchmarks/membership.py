@@ -3,15 +3,11 @@
 ``python -m benchmarks.membership --nodes 20 --rounds 100 --seed 0`` starts a federation on this
 machine, with TLS and authentication, and runs Ditto on it, whose clients keep models of their own.
 While the run goes on, clients join, sites leave, the operator revokes keys, and nodes are cut off
-for as long as the script says. For root on Linux each node is in a network namespace of its own,
-and its link is cut; elsewhere the node's processes are stopped (SIGSTOP), so that it neither
-answers nor sends heartbeats. In the end every round must be recorded, the members must be those of
-the script, memories must be intact, and the model must be that of one process in which the same
-clients took part.
+for as long as the script says: nothing passes, and neither side is told, as when a cable is pulled.
+In the end every round must be recorded, the members must be those of the script, memories must be
+intact, and the model must be that of one process in which the same clients took part.
 """
 
-import os
-import signal
 import threading
 import time
 from collections import Counter
@@ -20,13 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import psutil
 import typer
 from flwr.app import MessageType
 
 from benchmarks.chaos import distance
 from benchmarks.harness import Keep, new_folder, report, start
-from benchmarks.namespaces import LinkedFederation, enter_namespace
 from engram.client.disk_memory import DiskStore
 from engram.link.credentials import read_node
 from engram.link.node.errands import leave
@@ -41,10 +35,11 @@ from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
 from engram.sites.audit import AUDIT, Audit
 from engram.wire.tensors import tensors_from_bytes
+from tests.link.wire.cuts import Proxy
 
 Kind = Literal["join", "leave", "revoke", "cut"]
 
-_CUT = (5.0, 40.0)  # seconds of a cut; a SuperLink takes a node to be off line after twenty
+_CUT = (5.0, 40.0)  # seconds of a cut: a connection on which nothing comes is soon ended
 _SOON = 0.6  # part of the rounds in which everything is to happen
 _MORE = 5  # rounds by which a run is prolonged until the script is over
 _AFTER = 2  # rounds after the last event, which show what came of it
@@ -88,7 +83,7 @@ class Outcome(NamedTuple):
     rounds: int  # rounds of the run: those asked for, and more if the script took longer
     missed: int  # events of the script that did not come about
     seconds: float  # duration of the run
-    stops: int  # times that the coordinator or the SuperLink had to be started again
+    stops: int  # times that the coordinator had to be started again
     rounds_lost: int  # rounds that were not recorded exactly once
     strangers: int  # clients of which the script and the last round do not both say the same
     absences: int  # of members, summed over rounds
@@ -105,24 +100,26 @@ class Outcome(NamedTuple):
         return near and not any(failed)
 
 
-class StoppedFederation(LoopbackFederation):
-    """A federation whose nodes are cut off by stopping their processes."""
+class CutFederation(LoopbackFederation):
+    """A federation whose nodes reach the server through proxies, which can be cut, by name."""
 
-    def cut(self, name: str) -> None:
-        """Cuts a node off."""
-        self._signal(name, signal.SIGSTOP)
+    def __init__(self, folder: Path, *, clients: int, options: Sequence[str]) -> None:
+        super().__init__(folder, clients=clients, options=options)
+        self.proxies: dict[str, Proxy] = {}
 
-    def mend(self, name: str) -> None:
-        """Lets a node that was cut off come back."""
-        self._signal(name, signal.SIGCONT)
+    def start(self, name: str) -> None:
+        """Starts one of the processes; a node that is new with a proxy."""
+        if name != "superlink" and name not in self.proxies:
+            proxy = self.proxies[name] = Proxy(self.fleet)
+            own = self._folder / name / "node.toml"
+            own.write_text(own.read_text().replace(f":{self.fleet}", f":{proxy.port}"))
+        super().start(name)
 
-    def _signal(self, name: str, what: signal.Signals) -> None:
-        first = psutil.Process(self.processes[name].pid)
-        for process in [first, *first.children(recursive=True)]:
-            os.kill(process.pid, what)
-
-
-Cuttable = StoppedFederation | LinkedFederation
+    def stop(self) -> None:
+        """Ends all processes and proxies."""
+        super().stop()
+        for proxy in self.proxies.values():
+            proxy.close()
 
 
 def begins_with(nodes: int) -> int:
@@ -185,7 +182,6 @@ def carry_out(
     rounds: int,
     events: Sequence[Event],
     *,
-    kind: type[Cuttable] = StoppedFederation,
     say: Any = print,
 ) -> Outcome:
     """Runs the federation in a new folder, has everything happen, and compares.
@@ -203,7 +199,7 @@ def carry_out(
         reached[0] = max(reached[0], row["round"])
         awaited.difference_update(row.get("cohort", ()))
 
-    with kind(folder / "federation", clients=first, options=data) as federation:
+    with CutFederation(folder / "federation", clients=first, options=data) as federation:
 
         def script() -> None:
             for event in events:
@@ -238,7 +234,7 @@ def carry_out(
 
 def _happen(
     event: Event,
-    federation: Cuttable,
+    federation: CutFederation,
     folder: Path,
     data: Sequence[str],
     over: threading.Event,
@@ -255,9 +251,7 @@ def _happen(
         server = federation.server
         return _insist(lambda: remove_client(server, name), over, say)
     else:
-        federation.cut(name)
-        over.wait(event.seconds)
-        federation.mend(name)
+        federation.proxies[name].cut(event.seconds, reset=False)
     return True
 
 
@@ -336,11 +330,9 @@ def main(
     keep: Keep = False,
 ) -> None:
     """Prints the outcome of a run whose members change; exits with 1 if the run was harmed."""
-    kind = LinkedFederation if enter_namespace() else StoppedFederation
     with new_folder("membership", keep=keep) as folder:
-        found = carry_out(folder, nodes, rounds, plan(nodes, rounds, seed), kind=kind)
-    cuts = "links cut" if kind is LinkedFederation else "processes stopped"
-    report(f"{nodes} nodes, seed {seed}, {cuts}", found)
+        found = carry_out(folder, nodes, rounds, plan(nodes, rounds, seed))
+    report(f"{nodes} nodes, seed {seed}", found)
 
 
 if __name__ == "__main__":

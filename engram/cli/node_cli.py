@@ -57,7 +57,7 @@ app = typer.Typer()
 memory = typer.Typer(no_args_is_help=True)
 app.add_typer(memory, name="memory")
 
-_Key = Annotated[Path | None, option("FILE", "Encrypt memories with the key in this file.")]
+_Key = Annotated[Path | None, option("FILE", "Encrypt memories, replies and contents by this key.")]
 
 
 @app.command()

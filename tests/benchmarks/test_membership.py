@@ -52,7 +52,7 @@ def test_a_run_is_harmed_by_whatever_goes_wrong():
 
 @pytest.mark.processes
 def test_a_run_goes_on_whoever_comes_and_leaves():
-    # A process of its own, as it enters a network namespace where it may.
+    # A process of its own, as it loads a plug-in.
     script = [sys.executable, "-m", "benchmarks.membership"]
     words = ["--nodes", "4", "--rounds", "6", "--seed", "1"]
     kept = {"capture_output": True, "text": True, "cwd": source_root()}

@@ -32,10 +32,6 @@ _FIRST: Final = 0.25  # seconds until the second try to connect
 _PAUSE: Final = 1.0  # seconds until a transfer that failed is taken up again
 _ALIVE: Final = 5.0  # seconds between signs of life of a connection
 _REASON: Final = 1000  # most letters of an error's reason
-_FINAL: Final = {
-    _Code.PERMISSION_DENIED,  # it was removed, or has left
-    _Code.ALREADY_EXISTS,  # another node has its key
-}
 _DROPPED: Final = {_Code.NOT_FOUND, _Code.OUT_OF_RANGE}  # replies that are not sent again
 
 
@@ -78,26 +74,19 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
-def _warn(fault: Lost) -> None:
-    """Logs why a connection is lost; raises ``Refused`` if it is for good."""
-    if fault.code in _FINAL:
-        raise Refused(str(fault)) from fault
-    _log.warning("%s; connecting again", fault)
-
-
 class Node:
     """Node of a client.
 
     Args:
         dial: Where and as whom to connect.
         state: Folder of its contents and replies.
-        key: What they are encrypted with.
         answer: Answers tasks in a thread, one after another. It may raise ``Refused``.
+        lost: Called in a thread when there is no connection (any more), with the reason, which it
+            tells; it raises an ``EngramError`` that ends the node if there is to be none again.
+        key: What contents and replies are encrypted with.
         most: Upper bound on the bytes of an ask's contents.
         patience: How long it waits for what.
         welcomed: Called with ``version``, ``time`` and ``announcements`` whenever they come.
-        lost: Called in a thread when there is no connection (any more), with the reason, which it
-            tells; it raises an ``EngramError`` that ends the node if there is to be none again.
         on_word: Called every few seconds while it is connected.
     """
 
@@ -106,12 +95,12 @@ class Node:
         dial: Dial,
         state: Path,
         answer: Callable[[Task], Answer],
+        lost: Callable[[Lost], None],
         *,
         key: bytes | None = None,
         most: int = 2**34,
         patience: Patience = PATIENCE,
         welcomed: Callable[[Mapping[str, Any]], None] = lambda _: None,
-        lost: Callable[[Lost], None] = _warn,
         on_word: Callable[[], None] = lambda: None,
     ) -> None:
         self._dial, self._store, self._answer = dial, Store(state, key), answer

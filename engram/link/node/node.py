@@ -84,10 +84,10 @@ def run_node(
                 way.dial,
                 state,
                 answer,
+                reception.lost,
                 key=key,
                 most=max_message or available("cpu") // _SHARE,
                 welcomed=reception.welcomed,
-                lost=reception.lost,
                 on_word=alive,
             )
             asyncio.run_coroutine_threadsafe(_serve(node, stop), _loop()).result()

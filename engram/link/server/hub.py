@@ -20,10 +20,9 @@ from typing import Any, Final
 import grpc
 
 from engram.link.frames import BadFrame, Frame, pack, unpack
-from engram.link.keys import fingerprint
 from engram.link.server.exchange import COUNTED, Exchange
 from engram.link.server.live_files import Roll
-from engram.link.server.session import Context, Ending, Session
+from engram.link.server.session import Context, Ending, Session, proven_key
 from engram.link.server.transfers import Transfers, first_frame
 from engram.link.transport import (
     CONNECT,
@@ -178,7 +177,7 @@ class Server:
 
     async def _member(self, context: Context) -> str:
         """Returns the member that calls, by the key that TLS has proven."""
-        key = _key(context)
+        key = proven_key(context)
         if (name := self._roll.name(key)) is None:
             await context.abort(*self._refusal(key))
         assert name is not None
@@ -195,7 +194,7 @@ class Server:
         if name in self._nodes:  # which may be dead, without a word
             self._nodes[name].end(_Code.ALREADY_EXISTS, f"another node has connected as {name}")
         self._transfers.end(name)
-        self._nodes[name], self._keys[name] = session, _key(context)
+        self._nodes[name], self._keys[name] = session, proven_key(context)
         self._counters.add("connections")
         session.send(self._welcome)
         self._exchange.greet(name, session, settled=not self._back)
@@ -286,11 +285,6 @@ class Server:
         counters = self._counters.counts()
         state = {"members": self._states(), "runs": sorted(self._runs), "counters": counters}
         return json.dumps(state).encode()
-
-
-def _key(context: Context) -> str:
-    """Returns the fingerprint of the key that TLS has proven."""
-    return fingerprint(context.auth_context()["x509_pem_cert"][0])
 
 
 async def serve_until_stopped(server: Server, address: str) -> None:

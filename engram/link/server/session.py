@@ -9,12 +9,18 @@ import grpc
 
 from engram.link.asks import Key
 from engram.link.frames import BadFrame, Frame, unpack
+from engram.link.keys import fingerprint
 
 Hear = Callable[[Frame], None]
 Ending = tuple[grpc.StatusCode, str]
 Context = Any  # grpc.aio.ServicerContext, which has no types
 _Code = grpc.StatusCode
 _STRIKES: Final = 50  # words without use after which a node is cut off
+
+
+def proven_key(context: Context) -> str:
+    """Returns the fingerprint of the key that TLS has proven."""
+    return fingerprint(context.auth_context()["x509_pem_cert"][0])
 
 
 class Ended(Exception):

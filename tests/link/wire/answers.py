@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
+
 from engram.link.credentials import read_node
 from engram.link.key_tls import node_credentials
-from engram.link.node.connection import Dial
+from engram.link.node.connection import Dial, Lost
 from engram.link.node.link import Answer, Node, Task
 from engram.link.server.hub import Server, serve_until_stopped
 from engram.link.server.live_files import Roll, announcements, server_credentials
@@ -60,9 +62,17 @@ def dialing(address: str, folder: Path) -> Dial:
     return lambda: (address, node_credentials(credentials, (folder / "ca.crt").read_bytes()), [])
 
 
+def lost(fault: Lost) -> None:
+    """Logs why a connection is lost; raises ``Refused`` if it is for good."""
+    if fault.code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.ALREADY_EXISTS):
+        raise Refused(str(fault)) from fault
+    logging.getLogger("flwr.engram").warning("%s; connecting again", fault)
+
+
 def new_node(address: str, folder: Path) -> Node:
     """Returns a node."""
-    return Node(dialing(address, folder), folder / "state", answer_in(folder), patience=PATIENCE)
+    own, answer = folder / "state", answer_in(folder)
+    return Node(dialing(address, folder), own, answer, lost, patience=PATIENCE)
 
 
 def new_server(folder: Path, patience: Patience = PATIENCE) -> Server:

@@ -17,7 +17,7 @@ from engram.link.asks import Ask, Key
 from engram.link.frames import BadFrame, Frame, pack, unpack
 from engram.link.node.link import Answer, Node
 from engram.link.server.session import Session
-from tests.link.wire.answers import new_server
+from tests.link.wire.answers import lost, new_server
 from tests.link.wire.processes import new_federation
 
 Said = list[tuple[str, dict[str, Any], bytes]]  # kinds, fields, and bodies
@@ -112,7 +112,7 @@ class HostileServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._node = Node(lambda: ("", None, []), folder, lambda _: Answer({}))
+        self._node = Node(lambda: ("", None, []), folder, lambda _: Answer({}), lost)
         self.refused = 0
 
     def hear(self, count: int, seed: int = 0) -> None:

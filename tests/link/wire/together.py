@@ -13,7 +13,7 @@ from engram.link.questions import Content, Question, Reply
 from engram.link.run import Link
 from engram.link.server.hub import Server
 from engram.link.transport import Patience
-from tests.link.wire.answers import PATIENCE, answer_in, dialing, new_server, plus_one
+from tests.link.wire.answers import PATIENCE, answer_in, dialing, lost, new_server, plus_one
 from tests.link.wire.processes import free_port, new_federation, until
 
 NAMES = ["client-0", "client-1"]
@@ -62,7 +62,7 @@ class Together:
     async def _serve_node(self, name: str, answer: Callable[[Task], Answer] | None) -> None:
         own = self.folder / name
         self.nodes[name] = Node(
-            dialing(f"127.0.0.1:{self.port}", own), own / "state", answer or answer_in(own),
+            dialing(f"127.0.0.1:{self.port}", own), own / "state", answer or answer_in(own), lost,
             patience=self.patience, welcomed=self.words.append,
         )  # fmt: skip
         await self.nodes[name].serve()
