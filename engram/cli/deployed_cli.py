@@ -13,9 +13,9 @@ from engram.cli.next_command import show_found
 from engram.cli.options import SEE_SETTINGS, Config, Json, Out, Set, folder_of_command, option
 from engram.cli.progress import Report, run_all
 from engram.link.credentials import read_server
+from engram.runs.participation import participation
 from engram.runs.run import Run, is_run
 from engram.runs.run_places import begun, data_name, find_run
-from engram.server.status import participation
 from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import FIRST, Experiment, read_by
 from engram.simulations.deployed import run_deployed

@@ -16,8 +16,9 @@ from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.link.addresses import parse_address
 from engram.link.credentials import read_server
 from engram.link.server.invitations import invitations
+from engram.runs.participation import costs, participation
 from engram.runs.run import Run, is_run
-from engram.server.status import Member, costs, members, participation
+from engram.server.status import Member, members
 from engram.settings.errors import Refused, need, one_line
 from engram.sites.policy import USUAL
 

@@ -13,11 +13,11 @@ from engram.compare.comparison_folder import Runs
 from engram.compare.report_rows import client_scores, same_clients
 from engram.compare.reports.gain_plot import gain_lines
 from engram.guards.accounting.client_epsilon import spent_by_client
+from engram.runs.participation import ClientShare, participation
 from engram.runs.run import Run, took_part
 from engram.scoring.evaluation import center
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
-from engram.server.status import ClientShare, participation
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.studio.run_index import RunIndex

@@ -9,10 +9,10 @@ from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
 from engram.compare.text_tables import TextTable, results_table
+from engram.runs.participation import participation
 from engram.runs.run import Run
 from engram.runs.run_list import data_of, entry_of
 from engram.scoring.metrics import Metric
-from engram.server.status import participation
 from engram.studio.clients import client_columns, client_rows
 from engram.studio.pages.figures import clients, curves
 from engram.studio.pages.reproduce_command import repeating, settings_of

@@ -8,8 +8,9 @@ import pytest
 
 from engram.client.disk_memory import DiskStore
 from engram.data.load_federation import federated_data
+from engram.runs.participation import participation
 from engram.runs.run import Run
-from engram.server.status import members, participation
+from engram.server.status import members
 from engram.settings.experiment import Experiment, read_by
 from engram.settings.method_for_data import server_side
 from engram.simulations.deployed import run_deployed

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from engram.runs.participation import participation
 from engram.runs.run import Run
-from engram.server.status import participation
 from engram.server.stopping import stop_run
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment, read_by

@@ -17,10 +17,10 @@ from engram.cohort.trainer.chunks import score
 from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows, shown_rounds
 from engram.runs import checkpoints
+from engram.runs.participation import participation
 from engram.runs.run import Run
 from engram.server import run as module
 from engram.server.run import run as run_on
-from engram.server.status import participation
 from engram.settings.errors import Refused, RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.strategies.rounds import draw_cohort
