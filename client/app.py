@@ -1,7 +1,6 @@
 """The ClientApp, the same on Ray's workers, Flower's nodes and resident nodes."""
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -245,11 +244,6 @@ class _Asked(NamedTuple):
     counts: Callable[[Message], None] | None = None  # an answer under the site's approval
 
 
-@lru_cache(maxsize=2)  # all messages of a run have the same
-def _read(settings: str) -> Experiment:
-    return Experiment.from_run_config({"engram": settings})
-
-
 def _asked(message: Message, context: Context, received: int) -> _Asked:
     """Reads the request of a message; data are not read yet."""
     check_source(message.content)  # before reading settings, which may differ between sources
@@ -268,7 +262,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         return _Asked(config, policy, received, None)
     # Names of metrics are looked up for those alone that the policy lets in.
     settings = in_run_config(context.run_config)
-    experiment = _read(json.dumps({k: v for k, v in settings.items() if k != "metrics"}))
+    experiment = Experiment.from_run_config({k: v for k, v in settings.items() if k != "metrics"})
     own, kind = bool(config.data), message.metadata.message_type
     alone = kind == MessageType.EVALUATE and not experiment.own.trains_network
     rules.check(
@@ -281,7 +275,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         )
     )
     if settings.get("metrics"):
-        experiment = _read(json.dumps(settings))
+        experiment = Experiment.from_run_config(settings)
     check_settings(message.content, experiment)
     experiment = experiment.on_machine(own_settings(context.node_config, config))
     if config.data and config.partition_id >= experiment.num_clients:  # it came later

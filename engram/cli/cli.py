@@ -140,6 +140,7 @@ engram log fed/client-0 --json
 engram ledger fed/client-0
 engram ledger fed/client-0 --json
 engram leave fed/client-2
+engram leave /etc/engram/client-2
 engram memory list fed/client-0
 engram memory forget fed/client-0
 engram new hospitals; cd hospitals && engram run

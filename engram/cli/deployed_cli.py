@@ -18,8 +18,6 @@ from engram.runs.run import Run, is_run
 from engram.runs.run_places import begun, data_name, find_run
 from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import FIRST, Experiment, read_by
-from engram.simulations.deployed import run_deployed
-from engram.simulations.loopback import LoopbackFederation
 from engram.wire.counters import Counters, serve_counters
 
 app = typer.Typer()
@@ -54,7 +52,7 @@ def federation(
     place, options = folder / "federation", _data_options(experiment)
     err.print(f"starting a server and {clients} nodes; logs in {place}/logs", soft_wrap=True)
     _ = work.STRATEGIES  # slow to import: before there are processes to stop
-    with LoopbackFederation(place, clients=clients, options=options) as there:
+    with work.LoopbackFederation(place, clients=clients, options=options) as there:
         _follow(experiment, folder / "run", there.server, "run it anew")
     show_found(folder / "run", as_json)
 
@@ -139,7 +137,7 @@ def _follow(
             report(row)
 
         what = experiment, folder, server
-        run_deployed(*what, on_round=count, on_trouble=trouble, on_word=tell)
+        work.run_deployed(*what, on_round=count, on_trouble=trouble, on_word=tell)
 
     run_all({folder: experiment}, execute, again, at_once=True)
     for line in _without_a_part(Run.open(folder).rows()):

@@ -1,6 +1,5 @@
 """The coordinator's subcommands: a federation's folder, its server, its clients."""
 
-import asyncio
 import contextlib
 import shlex
 import signal
@@ -12,26 +11,20 @@ from typing import Annotated
 
 import typer
 
+from engram.cli import work
 from engram.cli.options import Port, Server, argument, flag, option
 from engram.guards.secure.registry import REGISTRY
 from engram.link.addresses import Address, check_host
 from engram.link.credentials import read_server
-from engram.link.run import status
 from engram.link.server.certificates import DAYS
-from engram.link.server.exchange import COUNTED
-from engram.link.server.hub import Server as Hub
-from engram.link.server.hub import serve_until_stopped
 from engram.link.server.identity import add_client, init_federation, new_client_key, sign_registry
 from engram.link.server.invitations import admit, invite, join
 from engram.link.server.launch import check_free, listening_address, warnings
-from engram.link.server.live_files import Roll, announcements, server_credentials
 from engram.link.server.registration import remove_client, roll
 from engram.link.server.renewal import move_node, renew_server
 from engram.runs.folders import changing
-from engram.server.stopping import stop_run
 from engram.settings.errors import Refused, few_names, say
 from engram.settings.logs import begin_log
-from engram.wire.counters import Counters, serve_counters
 
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092
@@ -134,20 +127,9 @@ def start(
     begin_log(as_json=log_json)
     for line in warnings(credentials):
         _log.warning(line)
-    folder, counters = credentials.folder, Counters(COUNTED)
-    serve_counters(counters, metrics_port, lambda: _silence(folder))
-    what = folder, Roll(folder), server_credentials(folder), announcements(folder)
-    hub = Hub(*what, most_reply=max_reply * 2**20, counters=counters)
     say(f"server of {credentials.settings.federation}: clients at {at}")
-    asyncio.run(serve_until_stopped(hub, str(at)))
-
-
-def _silence(folder: Path) -> str:
-    try:
-        status(folder)
-    except Refused as error:
-        return str(error)
-    return ""
+    most = max_reply * 2**20
+    work.serve(credentials.folder, at, most_reply=most, metrics_port=metrics_port)
 
 
 @app.command()
@@ -234,7 +216,7 @@ def stop(
     ] = None,
 ) -> None:
     """Stop a run on a federation after its current round; it can be resumed."""
-    say(f"run {stop_run(server, run)}: it ends after its current round")
+    say(f"run {work.stop_run(server, run)}: it ends after its current round")
 
 
 def _refuse(options: Mapping[str, object], with_what: str) -> None:

@@ -18,7 +18,6 @@ from engram.link.credentials import read_server
 from engram.link.server.invitations import invitations
 from engram.runs.participation import costs, participation
 from engram.runs.run import Run, is_run
-from engram.server.status import Member, members
 from engram.settings.errors import Refused, need, one_line
 from engram.sites.policy import USUAL
 
@@ -119,9 +118,10 @@ def _of_run(target: Path, as_json: bool) -> None:
 
 
 def _of_federation(target: Path, as_json: bool) -> None:
-    found = members(target, patience=_STARTING)
+    read_server(target)  # or it is refused, before gRPC is loaded
+    found = work.members(target, patience=_STARTING)
     ends = invitations(target).items()
-    found += [Member(f"client-{number}", "invited", f"until {end}") for number, end in ends]
+    found += [work.Member(f"client-{number}", "invited", f"until {end}") for number, end in ends]
     if as_json:
         print(json.dumps([member._asdict() for member in found]))
         return

@@ -44,10 +44,15 @@ if TYPE_CHECKING:
     from engram.home.node_export import remembered_package as remembered_package
     from engram.home.onnx_sandbox import Limits as Limits
     from engram.home.predicting import predict as predict
+    from engram.link.server.serving import serve as serve
+    from engram.server.status import Member as Member, members as members
+    from engram.server.stopping import stop_run as stop_run
     from engram.settings.experiment import default_config as default_config
     from engram.settings.families import family as family
     from engram.settings.fields import called_here as called_here, key_of as key_of
+    from engram.simulations.deployed import run_deployed as run_deployed
     from engram.simulations.engine import simulate as simulate
+    from engram.simulations.loopback import LoopbackFederation as LoopbackFederation
     from engram.simulations.ray_rounds import Cluster as Cluster
     from engram.simulations.replayed_participation import Participation as Participation
     from engram.sites.agreement import summary as summary

@@ -338,7 +338,7 @@ def united(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
     if "x" in arrays or not tests or "y" not in stems:
         return found
     parts = ["train", *tests[1:], tests[0]]  # test rows are the last
-    for name in stems:
+    for name in sorted(stems, key=lambda each: each != "y"):  # with which others are compared
         stem, dot, leaf = name.partition(".")
         called = [f"{stem}_{part}{dot}{leaf}" for part in parts]
         if lacking := [each for each in called if each not in found]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from engram.cli import superlink_cli
 from engram.cli.__main__ import main
 from engram.link.credentials import read_node, read_server
 from engram.link.server.registration import roll
@@ -178,7 +177,7 @@ def served(monkeypatch):
     async def serve(hub, address):
         calls.append((hub, address))
 
-    monkeypatch.setattr(superlink_cli, "serve_until_stopped", serve)
+    monkeypatch.setattr("engram.link.server.serving.serve_until_stopped", serve)
     return calls
 
 

@@ -134,9 +134,9 @@ def tables(found: Audit) -> list[Table]:
     """Returns the findings as tables."""
     rows = Table("seen by", "of", "rows", "by first layer", "by gradient", "by chance")
     for each in found.seen:
-        shares = [each.layer, each.gradient, each.chance]
-        shares = ["not tried" if share is None else f"{share:.0%}" for share in shares]
-        rows.add_row(each.by, each.client, str(each.rows), *shares)
+        shares = (each.layer, each.gradient, each.chance)
+        told = ["not tried" if share is None else f"{share:.0%}" for share in shares]
+        rows.add_row(each.by, each.client, str(each.rows), *told)
     models = Table("who has", f"recognizes at {RATE:.0%} false", "95 % interval", "area")
     for which, p in found.told.items():
         interval = f"{p.low:.1%} to {p.high:.1%}"
