@@ -272,7 +272,7 @@ def test_a_site_goes_on_without_a_policy_only_if_it_says_so(engram, folder):
 
 def test_a_node_keeps_its_policy_before_the_first_message(tmp_path, monkeypatch):
     (tmp_path / "policy.toml").write_text(STRICT)
-    monkeypatch.setattr(node, "Fleet", lambda *args, **options: 1 / 0)
+    monkeypatch.setattr(node, "Way", lambda *args, **options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         node.run_node(None, tmp_path / "state", {"policy": str(tmp_path)}, stop=None)
     (tmp_path / "policy.toml").unlink()
