@@ -328,7 +328,7 @@ def test_its_uniform_numbers_are_each_clients_own_on_every_engine(tmp_path):
 
 
 def test_a_round_of_nobody_passes_what_it_would_not_admit_of_a_client(tmp_path):
-    """Of four clients each is drawn with a chance of a quarter: nobody is, in some rounds."""
+    """Rounds of four clients, each drawn with a chance of a quarter, some of them of nobody."""
 
     seen = set()
 

@@ -40,7 +40,7 @@ class Worker:
 
 @pytest.fixture
 def node(tmp_path):
-    """Returns what answers by a worker; with its audit, counters and stop event."""
+    """Makes an Answering of a worker, with its audit, counters and stop event."""
 
     def node(worker, seconds=1e9):
         def policy():
@@ -65,7 +65,7 @@ def task(tmp_path, **change):
 
 
 def lines(audit):
-    """What an audit says, but for the seconds of work."""
+    """Returns the lines of an audit, without the seconds of work."""
     found = audit.read().lines
     return [(x["run"], re.sub(r"\d+ s:", "N s:", x["why"]), x["today"]) for x in found]
 

@@ -1,4 +1,4 @@
-"""What a starting node makes of whatever answers at its server's address."""
+"""Handshakes of a starting node with servers that are none, or another one."""
 
 import datetime
 import socket

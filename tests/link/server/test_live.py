@@ -78,7 +78,7 @@ def key_of(client, folder=FED):
 
 
 def seen(client, name, end=""):
-    """What the server says to a client's node."""
+    """Returns the words of a server to a client's node."""
     return [fingerprint(read_public_key(FED / f"client-{client}/client.pub")), name, end]
 
 

@@ -27,7 +27,7 @@ _ADDED = bytes([*range(1, 256), 0])
 
 
 def plus_one(data: bytes) -> bytes:
-    """Returns what nodes answer to some bytes."""
+    """Returns the answer of these nodes to some bytes."""
     return data.translate(_ADDED)
 
 
@@ -57,7 +57,7 @@ def answer_in(folder: Path) -> Callable[[Task], Answer]:
 
 
 def dialing(address: str, folder: Path) -> Dial:
-    """Returns what dials a server as the client of a folder."""
+    """Makes the dialing of a server, as the client of a folder."""
     credentials = read_node(folder)
     return lambda: (address, node_credentials(credentials, (folder / "ca.crt").read_bytes()), [])
 

@@ -1,4 +1,4 @@
-"""What ends or is dropped while it is at work leaves nothing behind, and nobody waiting."""
+"""Endings: of asks, transfers and sessions, after which nothing is left and nobody waits."""
 
 import asyncio
 import shutil
