@@ -62,7 +62,7 @@ class Averaging(SiteStrategy):
 
     @classmethod
     def build(cls, experiment, roster, noise):
-        made = cls(roster.sites(), least=experiment.min_clients)
+        made = cls(experiment, roster)
         made.keep = experiment.of(Means).keep
         return made
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from engram.cli import deployed_cli
+from engram.cli import deployed_cli, work
 from engram.cli.deployed_cli import _without_a_part
 from engram.cli.progress import progress_lines
 from engram.runs.run import Run
@@ -254,7 +254,7 @@ def test_each_round_is_counted_once_by_a_resumed_run_that_was_disturbed(tmp_path
         for folder, experiment in runs.items():
             execute(experiment, folder, lambda row: told.append(row["round"]))
 
-    monkeypatch.setattr(deployed_cli, "run_deployed", attempts)
+    monkeypatch.setattr(work, "run_deployed", attempts)
     monkeypatch.setattr(deployed_cli, "run_all", at_once)
     monkeypatch.setattr(deployed_cli, "_without_a_part", lambda rows: [])
     monkeypatch.setattr(
