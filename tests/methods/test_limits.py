@@ -9,13 +9,17 @@ from engram.methods.apfl import Apfl
 from engram.methods.ditto import Ditto
 from engram.methods.fedala import FedAla
 from engram.methods.fedavg import FedAvg
+from engram.methods.fedavgm import FedAvgM
 from engram.methods.feddbe import FedDbe
 from engram.methods.fedem import FedEm
+from engram.methods.fedlc import FedLc
+from engram.methods.fednova import FedNova
 from engram.methods.fedproto import FedProto
 from engram.methods.fedprox import FedProx
 from engram.methods.ifca import Ifca
 from engram.methods.local import Local
 from engram.methods.local_moml import LocalMoml
+from engram.methods.moon import Moon
 from engram.methods.mr_mtl import MrMtl
 from engram.methods.per_fedavg import PerFedAvg
 from engram.methods.pfedhn import PFedHn
@@ -36,6 +40,10 @@ def test_the_common_model_is_that_of_fedavg():
     expected = run(FedAvg(), cohorts=cohorts, **OPTIONS)[1]["model"]
     for settings in [
         FedProx(mu=0.0),
+        Moon(mu=0.0),
+        FedLc(tau=0.0),
+        FedNova(),  # all take as many steps
+        FedAvgM(beta=0.0),
         Apfl(alpha=0.0),
         Apfl(alpha=0.6),
         FedAla(weight_share=0.0),

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from engram.core.rounds import Stepper
+from engram.core.method import Update
+from engram.core.rounds import Stepper, merged, received_by
 from engram.core.settings import METHODS
 from engram.core.slot_optimizers import optimizer_of
 from engram.core.tree import add_scaled
@@ -18,6 +19,7 @@ from engram.methods.fedala import FedAla
 from engram.methods.fedavg import FedAvg
 from engram.methods.feddyn import FedDyn
 from engram.methods.fedem import FedEm
+from engram.methods.fednova import FedNova
 from engram.methods.fedprox import FedProx
 from engram.methods.ifca import Ifca
 from engram.methods.local import Local
@@ -120,18 +122,44 @@ def test_fedala_s_weights_come_to_what_is_best_for_the_client():
 # --- Where a federation comes to rest ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "local_steps", "atol"),
-    [(Scaffold(eta=0.2), 8, 1e-6), (FedDyn(eta=0.2, alpha=0.5), 20, 1e-4)],
-)
-def test_it_comes_to_the_common_minimum_where_fedavg_does_not(settings, local_steps, atol):
+def test_it_comes_to_the_common_minimum_where_fedavg_does_not():
     best = minimum(CLIENTS)
-    server, kept = rounds(built(settings), CLIENTS, 60, local_steps=local_steps)
-    NEAR(server["model"]["w"], best, atol=atol)
-    slopes = sum(next(iter(kept[i].values()))["w"] for i in CLIENTS)
-    NEAR(slopes, torch.zeros_like(best), atol=1e-3)
-    drifted, _ = rounds(built(FedAvg(eta=0.2)), CLIENTS, 60, local_steps=local_steps)
-    assert (drifted["model"]["w"] - best).norm() > 0.01
+    for settings, local_steps, atol in [
+        (Scaffold(eta=0.2), 8, 1e-6),
+        (FedDyn(eta=0.2, alpha=0.5), 20, 1e-4),
+    ]:
+        with entry(settings):
+            server, kept = rounds(built(settings), CLIENTS, 60, local_steps=local_steps)
+            NEAR(server["model"]["w"], best, atol=atol)
+            slopes = sum(next(iter(kept[i].values()))["w"] for i in CLIENTS)
+            NEAR(slopes, torch.zeros_like(best), atol=1e-3)
+            drifted, _ = rounds(built(FedAvg(eta=0.2)), CLIENTS, 60, local_steps=local_steps)
+            assert (drifted["model"]["w"] - best).norm() > 0.01
+
+
+def test_of_unequal_steps_fednova_rests_at_the_minimum_and_fedavg_at_that_of_sums_by_steps():
+    # Client i takes t_i small steps: the changes are -eta t_i (A_i w - b_i) up to eta^2 t_i^2. In
+    # FedAvg's mean they cancel where sum t_i (A_i w - b_i) = 0; divided by t_i, where it is least.
+    steps, eta = (1, 2, 10, 30), 1e-5
+    parts = [moments(client(i)) for i in CLIENTS]
+    (a, b) = (sum(t * m[j] for t, m in zip(steps, parts, strict=True)) for j in (0, 1))
+
+    def rest(settings):
+        """Returns the fixed point of a round, which is affine: w -> M w + v."""
+        method, found = built(settings), []
+        for w in (torch.zeros(DIM, dtype=torch.float64), *EYE):
+            server = method.server.start | {"model": {"w": w}}
+            received = received_by(method, server, 0)
+            sent = [local_round(method, received, {}, [client(i)] * steps[i])[0] for i in CLIENTS]
+            updates = [Update(sent[i], 12, 1, i) for i in CLIENTS]
+            found.append(merged(method, server, updates)["model"]["w"])
+        v, *columns = found
+        return torch.linalg.solve(EYE - torch.stack([column - v for column in columns], 1), v)
+
+    best, drifted = minimum(CLIENTS), torch.linalg.solve(a, b)
+    NEAR(rest(FedNova(eta=eta)), best, atol=1e-3)
+    NEAR(rest(FedAvg(eta=eta)), drifted, atol=1e-3)
+    assert (drifted - best).norm() > 0.1
 
 
 def test_scaffold_s_variate_is_the_mean_of_the_clients():
@@ -251,7 +279,9 @@ def test_central_differences_are_exact_on_a_quadratic_but_for_rounding():
 
 def on_quadratics(name):
     """Returns whether a method trains any model, and all of it."""
-    if name.startswith(("fedproto", "feddbe", "fedpac", "knn-per", "fedrod", "floco")):
+    if name.startswith(
+        ("fedproto", "feddbe", "fedpac", "knn-per", "fedrod", "floco", "moon", "fedlc")
+    ):
         return False  # which have a representation, or a head on a body
     # A head and what is below it.
     return METHODS[name.partition(",")[0]].about.personal == "" and name != "fedbabu"
@@ -265,7 +295,7 @@ def test_nothing_moves_where_every_gradient_is_zero():
         with entry(name):
             method = built(CASES[name], W)
             fits = {c: (x := draw(c, 5, DIM), x @ W) for c in CLIENTS}
-            unmoved = method.server.start.keys() - {"embeddings", "known", "affinity"}
+            unmoved = method.server.start.keys() - {"embeddings", "known", "affinity", "steps"}
             start = {s: method.server.start[s] for s in unmoved}
             server, kept = rounds(method, CLIENTS, 2, local_steps=3, rows=fits.get)
             assert_close({slot: server[slot] for slot in start}, start, rtol=0, atol=1e-7)

@@ -43,6 +43,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 BY_ROWS = {
     *("fedavg", "fedprox", "fedadagrad", "fedyogi", "fedadam", "fedper", "lg-fedavg", "fedbabu"),
     *("fedproto", "feddbe", "knn-per", "fedala", "fedem", "fedrod", "gpfl"),
+    *("moon", "fednova", "fedavgm", "fedlc"),
 }
 PAIRS = st.lists(
     st.tuples(st.lists(st.floats(-9, 9), min_size=2, max_size=2), st.integers(1, 50)),

@@ -14,10 +14,12 @@ from engram.methods.fedadam import FedAdam
 from engram.methods.fedala import FedAla
 from engram.methods.fedalt import FedAlt
 from engram.methods.fedavg import FedAvg
+from engram.methods.fedavgm import FedAvgM
 from engram.methods.fedbabu import FedBabu
 from engram.methods.feddbe import FedDbe
 from engram.methods.feddyn import FedDyn
 from engram.methods.fedem import FedEm
+from engram.methods.fedlc import FedLc
 from engram.methods.fedpac import FedPac, head_weights
 from engram.methods.fedper import FedPer
 from engram.methods.fedproto import FedProto
@@ -29,6 +31,7 @@ from engram.methods.knn_per import KnnPer
 from engram.methods.lg_fedavg import LgFedAvg
 from engram.methods.local import Local
 from engram.methods.local_moml import LocalMoml
+from engram.methods.moon import Moon
 from engram.methods.mr_mtl import MrMtl
 from engram.methods.per_fedavg import PerFedAvg
 from engram.methods.pfedhn import PFedHn
@@ -55,6 +58,7 @@ from tests.methods.problem import (
     served,
     trained,
 )
+from tests.samples import entry
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 ZERO = {n: 0 * x for n, x in W.items()}
@@ -100,23 +104,81 @@ def test_feddyn():
     assert_close(memories[1]["gradient"], own[1], **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("settings", "second"),
-    [
+def test_optimizers_of_the_server():
+    for settings, second in [
         (FedAdam(server_eta=0.3, tau=0.1), lambda v, s: 0.99 * v + 0.01 * s),
         (FedYogi(server_eta=0.3, tau=0.1), lambda v, s: v - 0.01 * s * (v - s).sign()),
         (FedAdagrad(server_eta=0.3, tau=0.1, beta1=0.9), lambda v, s: v + s),
-    ],
-)
-def test_optimizers_of_the_server(settings, second):
-    _, server, _ = run(settings, cohorts=[[1], [1]])
-    w, m, v = W, ZERO, {n: 0.01 + 0 * x for n, x in W.items()}
-    for server_round in (1, 2):
-        change = plus(trained(w, 1, server_round), -1.0, w)
-        m = {n: 0.9 * m[n] + 0.1 * change[n] for n in w}
-        v = {n: second(v[n], change[n] ** 2) for n in w}
-        w = {n: w[n] + 0.3 * m[n] / (v[n] ** 0.5 + 0.1) for n in w}
+    ]:
+        with entry(settings):
+            _, server, _ = run(settings, cohorts=[[1], [1]])
+            w, m, v = W, ZERO, {n: 0.01 + 0 * x for n, x in W.items()}
+            for server_round in (1, 2):
+                change = plus(trained(w, 1, server_round), -1.0, w)
+                m = {n: 0.9 * m[n] + 0.1 * change[n] for n in w}
+                v = {n: second(v[n], change[n] ** 2) for n in w}
+                w = {n: w[n] + 0.3 * m[n] / (v[n] ** 0.5 + 0.1) for n in w}
+            assert_close(server["model"], w, **CLOSE)
+
+
+def test_fedavgm_is_sgd_with_momentum_along_the_mean_change():
+    _, server, _ = run(FedAvgM(beta=0.7), cohorts=[[1, 4]] * 3)
+    w = {n: x.clone().requires_grad_() for n, x in W.items()}
+    steps = torch.optim.SGD(w.values(), lr=1.0, momentum=0.7)
+    for server_round in (1, 2, 3):
+        now = {n: x.detach() for n, x in w.items()}
+        ends = [trained(now, c, server_round) for c in (1, 4)]
+        for n, x in w.items():  # 11 and 14 rows
+            x.grad = now[n] - (11 * ends[0][n] + 14 * ends[1][n]) / 25
+        steps.step()
+    assert_close(server["model"], {n: x.detach() for n, x in w.items()}, **CLOSE)
+
+
+def test_moon():
+    method, server, memories = run(Moon(mu=0.7, tau=0.4), cohorts=[[2], [1], [1]])
+    former, common = W, trained(W, 2, 1)  # in a first round at the initial model nothing pulls
+    for server_round in (2, 3):
+        w = common
+        for h in range(STEPS):
+            w = {n: x.clone().requires_grad_() for n, x in w.items()}
+            b = batch(1, server_round, h)
+            outputs, z = represent(w, b)
+            near, far = (
+                (z * other).sum(1) / (z.norm(dim=1) * other.norm(dim=1)) / 0.4
+                for other in (represent(common, b)[1], represent(former, b)[1])
+            )
+            contrast = -(near.exp() / (near.exp() + far.exp())).log().mean()
+            value = torch.nn.functional.cross_entropy(outputs, b[1]) + 0.7 * contrast
+            moves = torch.autograd.grad(value, [*w.values()])
+            w = {n: (w[n] - ETA * g).detach() for n, g in zip(w, moves, strict=True)}
+        former = common = w
     assert_close(server["model"], w, **CLOSE)
+    assert_close(memories[1]["former"], w, **CLOSE)
+    assert_close(served(method, server, memories, 1).models[0], w, **CLOSE)
+
+
+def test_fedlc():
+    # With q = softmax(o - tau p^(-1/4)), the gradient by the outputs o of a row is q - e_y.
+    _, server, memories = run(FedLc(tau=0.3), cohorts=[[1], [1]])
+    w, counts = W, torch.zeros(3)
+    for server_round in (1, 2):
+        for h in range(STEPS):
+            x, y = batch(1, server_round, h)
+            counts = counts + torch.bincount(y, minlength=3)
+            outputs, z = represent(w, (x, y))
+            weights = outputs.exp() * torch.exp(-0.3 * (counts / counts.sum()) ** -0.25)
+            d = (weights / weights.sum(1, keepdim=True) - torch.eye(3)[y]) / len(y)
+            below = d @ w["dense1.weight"] * (z > 0)
+            w = {
+                "dense0.weight": w["dense0.weight"] - ETA * below.T @ x,
+                "dense0.bias": w["dense0.bias"] - ETA * below.sum(0),
+                "dense1.weight": w["dense1.weight"] - ETA * d.T @ z,
+                "dense1.bias": w["dense1.bias"] - ETA * d.sum(0),
+            }
+    assert_close(server["model"], w, **CLOSE)
+    assert_close(memories[1]["counts"], counts)
+    assert counts.min() > 0  # and at first a class was missing
+    assert torch.bincount(batch(1, 1, 0)[1], minlength=3).min() == 0
 
 
 def ditto_by_hand(v, w, client, server_round):
