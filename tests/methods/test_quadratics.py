@@ -304,24 +304,21 @@ def test_nothing_moves_where_every_gradient_is_zero():
                     assert_close(model["w"].double(), W, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "slot", "steps"),
-    [
+def test_an_optimizer_bears_on_models_alone():
+    adam = optimizer_of("adam", weight_decay=0.3)
+    for settings, slot, steps in [
         (Scaffold(), "own-control", 1),  # the gradient at the start, however far a step goes
         (FedAla(weight_share=0.5), "weights", 2),
         (Apfl(adaptive=True), "alpha", 1),
-    ],
-)
-def test_an_optimizer_bears_on_models_alone(settings, slot, steps):
-    method = built(settings)
-    received = {"model": {"w": W}, "control": NONE}
-    kept = dict(method.client.start)
-    if "own" in kept:
-        kept["own"] = {"w": V}
-    batches, adam = [client(3 + k) for k in range(steps)], optimizer_of("adam", weight_decay=0.3)
-    plain, other = (
-        local_round(method, received, kept, batches, Stepper(moves, factor))
-        for moves, factor in ((optimizer_of(), 1.0), (adam, 0.5))
-    )
-    assert_close(plain[1][slot], other[1][slot])
-    assert not torch.equal(plain[0]["model"]["w"], other[0]["model"]["w"])
+    ]:
+        with entry(settings):
+            method, batches = built(settings), [client(3 + k) for k in range(steps)]
+            received, kept = {"model": {"w": W}, "control": NONE}, dict(method.client.start)
+            if "own" in kept:
+                kept["own"] = {"w": V}
+            plain, other = (
+                local_round(method, received, kept, batches, Stepper(moves, factor))
+                for moves, factor in ((optimizer_of(), 1.0), (adam, 0.5))
+            )
+            assert_close(plain[1][slot], other[1][slot])
+            assert not torch.equal(plain[0]["model"]["w"], other[0]["model"]["w"])
