@@ -1,8 +1,9 @@
 """Records the golden numbers: ``python -m tests.golden.record [NAME]...``.
 
 Without names, those of cases that are not recorded yet. What is recorded was found at commit
-4e2ebc8, and for ``methods`` at 2190f67, each before a rebuild; a number is recorded anew only where
-a change of results is intended, and the commit that does it says why.
+4e2ebc8, and for ``methods`` at 2190f67, each before a rebuild; of MOON, FedNova, FedAvgM and FedLC
+as they came, on an Intel Xeon. A number is recorded anew only where a change of results is
+intended, and the commit that does it says why.
 """
 
 import sys
