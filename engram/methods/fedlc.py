@@ -26,11 +26,12 @@ class FedLc(FedAvg):
             w <- w - eta grad mean over rows of -log(e^(o_y - m_y) / sum_c e^(o_c - m_c))
             m_c = tau p_c^(-1/4)
 
-        o are w's outputs: rare classes win by the larger margin, and those without rows are not
-        compared. The paper has numbers of rows n_c where this has shares, which stay as they are
-        however often a client takes part: for clients of n rows its tau is this one times
-        ``n^(1/4)``. Its sum leaves out y, with which tau = 0 would not be cross-entropy. Shares are
-        of the rows that the client's steps have drawn until then, in all rounds.
+        o are w's outputs: a row of a rare class has to win by a larger margin, and classes without
+        rows are not compared. The paper has numbers of rows n_c in place of shares, which stay as
+        they are however often a client takes part: for clients of n rows its tau is this one times
+        ``n^(1/4)``. Its sum leaves out y; over all classes, as in published code, tau = 0 is
+        cross-entropy. Shares are of the rows that the client's steps have drawn until then, in all
+        rounds.
 
         Raises:
             ValueError: If the network has no representation.
