@@ -10,7 +10,6 @@ from engram.core.slot_optimizers import SGD
 from tests.support import DIM, draw, moments, quadratic
 
 ROWS = 12
-EYE = torch.eye(DIM, dtype=torch.float64)
 
 
 def client(i):
@@ -55,12 +54,12 @@ def local_round(method, received, kept, batches, stepper=None):
     return method.client.end(received, work)
 
 
-def rounds(method, clients, count, *, local_steps, asked=lambda t, clients: clients, rows=client):
-    """Runs rounds, in which those ``asked`` train; the server's slots, and what clients keep."""
+def rounds(method, clients, count, *, local_steps, rows=client):
+    """Runs rounds of all clients; returns the server's slots, and what clients keep."""
     server, kept = method.server.start, dict.fromkeys(clients, method.client.start)
-    for t in range(count):
-        cohort, updates = asked(t, clients), []
-        for c in cohort:
+    for _ in range(count):
+        updates = []
+        for c in clients:
             received = received_by(method, server, c)
             sent, kept[c] = local_round(method, received, kept[c], [rows(c)] * local_steps)
             updates.append(Update(sent, ROWS, 1, c))

@@ -1,8 +1,7 @@
-"""Methods on quadratics: where they come to rest, and what they leave as it is."""
+"""Methods on quadratics: weights at rest, steps by hand in float64, and what stays as it is."""
 
 import math
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
@@ -13,27 +12,17 @@ from engram.core.settings import METHODS
 from engram.core.slot_optimizers import optimizer_of
 from engram.core.tree import add_scaled
 from engram.methods.apfl import Apfl
-from engram.methods.ditto import Ditto
 from engram.methods.fedala import FedAla
-from engram.methods.fedavg import FedAvg
-from engram.methods.feddyn import FedDyn
 from engram.methods.fedem import FedEm
-from engram.methods.fedprox import FedProx
 from engram.methods.ifca import Ifca
-from engram.methods.local import Local
 from engram.methods.local_moml import LocalMoml
-from engram.methods.mr_mtl import MrMtl
 from engram.methods.per_fedavg import PerFedAvg
-from engram.methods.pfedme import PFedMe
 from engram.methods.scaffold import Scaffold
-from engram.scoring.mixtures import loss_of
 from tests.methods.quadratics import (
-    EYE,
     built,
     client,
     local_round,
     minimum,
-    moments,
     quadratic,
     rounds,
     served,
@@ -47,47 +36,6 @@ CLOSE = {"rtol": 0, "atol": 1e-8}
 NEAR = partial(assert_close, rtol=0)
 W, V = draw(10, DIM), draw(11, DIM)
 NONE = {"w": torch.zeros(DIM, dtype=torch.float64)}
-
-
-# --- Where a client comes to rest ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("make", [FedProx, Ditto, MrMtl])
-def test_steps_come_to_the_minimum_of_the_penalized_loss(make):
-    # Of w'Aw/2 - b'w + strength/2 |w - w_t|^2: (A + strength) w = b + strength w_t.
-    for strength in [0.3, 2.0]:
-        with entry(strength):
-            method, (a, b) = built(make(0.3, strength)), moments(client(3))
-            kept = {slot: {"w": V} for slot in method.client.start}
-            sent, kept = local_round(method, {"model": {"w": W}}, kept, [client(3)] * 300)
-            expected = torch.linalg.solve(a + strength * EYE, b + strength * W)
-            assert_close((kept.get("own") or sent["model"])["w"], expected, **CLOSE)
-
-
-def test_the_inner_steps_of_pfedme_reach_the_moreau_envelope():
-    # The envelope's gradient at w is lambda (w - theta*), (A + lambda) theta* = b + lambda w.
-    method = built(PFedMe(lambda_=15.0, inner_steps=200, alpha=0.02, eta=0.05))
-    (a, b), kept = moments(client(1)), {"own": {"w": W}}
-    sent, kept = local_round(method, {"model": {"w": W}}, kept, [client(1)])
-    theta = torch.linalg.solve(a + 15 * EYE, b + 15 * W)
-    assert_close(kept["own"]["w"], theta, **CLOSE)
-    assert_close(sent["model"]["w"], W - 0.05 * 15 * (W - theta), **CLOSE)
-
-
-def test_alone_a_client_comes_to_its_own_minimum():
-    _, kept = rounds(built(Local(eta=0.3)), CLIENTS, 10, local_steps=40)
-    for i in CLIENTS:
-        assert_close(kept[i]["own"]["w"], minimum([i]), **CLOSE)
-
-
-def test_feddyn_s_slope_is_the_gradient_at_the_minimum_of_the_penalized_loss():
-    # (1) is least where A w - b - h + alpha (w - w_t) = 0.
-    method, (a, b) = built(FedDyn(eta=0.3, alpha=0.4)), moments(client(3))
-    kept = {"gradient": {"w": V}}
-    sent, kept = local_round(method, {"model": {"w": W}}, kept, [client(3)] * 300)
-    w = torch.linalg.solve(a + 0.4 * EYE, b + V + 0.4 * W)
-    assert_close(sent["model"]["w"], w, **CLOSE)
-    assert_close(kept["gradient"]["w"], a @ w - b, **CLOSE)
 
 
 def test_apfl_s_weight_goes_to_the_better_model_and_no_further():
@@ -115,77 +63,6 @@ def test_fedala_s_weights_come_to_what_is_best_for_the_client():
     expected = torch.tensor([0.25, 1.0, 0.0], dtype=torch.float64)
     assert_close(work["weights"]["w"], expected, **CLOSE)
     assert_close(work["model"]["w"], expected * own, **CLOSE)
-
-
-# --- Where a federation comes to rest ------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "local_steps", "atol"),
-    [(Scaffold(eta=0.2), 8, 1e-6), (FedDyn(eta=0.2, alpha=0.5), 20, 1e-4)],
-)
-def test_it_comes_to_the_common_minimum_where_fedavg_does_not(settings, local_steps, atol):
-    best = minimum(CLIENTS)
-    server, kept = rounds(built(settings), CLIENTS, 60, local_steps=local_steps)
-    NEAR(server["model"]["w"], best, atol=atol)
-    slopes = sum(next(iter(kept[i].values()))["w"] for i in CLIENTS)
-    NEAR(slopes, torch.zeros_like(best), atol=1e-3)
-    drifted, _ = rounds(built(FedAvg(eta=0.2)), CLIENTS, 60, local_steps=local_steps)
-    assert (drifted["model"]["w"] - best).norm() > 0.01
-
-
-def test_scaffold_s_variate_is_the_mean_of_the_clients():
-    # Alg. 1, line 17, keeps that up, whoever takes part.
-    def asked(t, clients):
-        return [clients[t % 4], clients[(t + 1) % 4]]
-
-    server, kept = rounds(built(Scaffold()), CLIENTS, 7, local_steps=3, asked=asked)
-    mean = sum(kept[i]["own-control"]["w"] for i in CLIENTS) / 4
-    assert_close(server["control"]["w"], mean, **CLOSE)
-
-
-def test_mr_mtl_comes_to_the_minimum_of_its_objective():
-    # Of mean_i L_i(v_i) + 2/2 |v_i - mean_j v_j|^2: (A_i + 2) v_i = b_i + 2 m, and m their mean.
-    some = CLIENTS[:3]
-    server, kept = rounds(built(MrMtl(eta=0.3, lambda_=2.0)), some, 25, local_steps=20)
-    parts = [moments(client(i)) for i in some]
-    inverse = [torch.linalg.inv(a + 2 * EYE) for a, _ in parts]
-    known = sum(r @ b for r, (_, b) in zip(inverse, parts, strict=True)) / 3
-    middle = torch.linalg.solve(EYE - 2 * sum(inverse) / 3, known)
-    NEAR(server["model"]["w"], middle, atol=1e-3)
-    for i, (r, (_, b)) in enumerate(zip(inverse, parts, strict=True)):
-        NEAR(kept[i]["own"]["w"], r @ (b + 2 * middle), atol=1e-3)
-
-
-def test_ifca_s_clusters_come_to_their_minima_where_one_model_cannot():
-    # Clients 0, 2 and 4 have the rows of client 0, the others those of 1; two models start apart.
-    groups = minimum([0]), minimum([1])
-    method = built(Ifca(eta=0.2, clusters=2), groups[1] + 0.4, groups[0] + 0.4, clients=5)
-    how = {"local_steps": 5, "rows": lambda c: client(c % 2)}
-    server, _ = rounds(method, [*CLIENTS, 4], 40, **how)
-    NEAR(server["model0"]["w"], groups[1], atol=1e-6)
-    NEAR(server["model1"]["w"], groups[0], atol=1e-6)
-
-
-def test_fedem_s_clients_come_to_the_component_that_fits_them():
-    # Rows of two planes, which lie far apart; two clients have those of each.
-    planes, x = (draw(1, DIM) + 3, draw(2, DIM) - 3), [draw(30 + i, 40, DIM) for i in range(4)]
-    method = built(FedEm(eta=0.3, components=2), planes[0] - 1, planes[1] + 1)
-    rows = {i: (x[i], x[i] @ planes[i % 2]) for i in CLIENTS}
-    server, kept = rounds(method, CLIENTS, 30, local_steps=3, rows=rows.get)
-    for i in CLIENTS:
-        assert served(method, server, kept, i).weights[i % 2] > 0.95
-    for m in range(2):
-        NEAR(server[f"model{m}"]["w"], planes[m], atol=0.1)
-
-
-def test_rounds_of_fedem_lower_the_negative_log_likelihood_of_the_mixture():
-    method, losses = built(FedEm(eta=0.3, components=2), draw(1, DIM), draw(2, DIM)), []
-    server, kept = method.server.start, method.client.start
-    for _ in range(15):
-        losses.append(float(loss_of(method.serve(server, kept, True), quadratic, client(1))))
-        server, kept = local_round(method, server, kept, [client(1)] * 4)
-    assert all(after < before for before, after in pairwise(losses))
 
 
 # --- Steps by hand, in float64 -------------------------------------------------------------------

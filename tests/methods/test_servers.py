@@ -17,7 +17,6 @@ from engram.methods.fedavg import FedAvg
 from engram.methods.fedpac import FedPac, head_weights
 from engram.methods.fedproto import FedProto
 from engram.methods.pfedhn import PFedHn
-from tests.methods import quadratics
 from tests.methods.problem import (
     CLIENTS,
     HEAD,
@@ -36,7 +35,6 @@ from tests.methods.problem import (
 )
 from tests.methods.test_contract import CASES
 from tests.methods.test_updates import class_means
-from tests.support import DIM
 from tests.support import draw as numbers
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
@@ -166,28 +164,6 @@ def test_a_round_is_a_step_of_algorithm_1():
     assert not torch.equal(after["embeddings"]["v"][4], before["embeddings"]["v"][4])
 
 
-def test_a_linear_map_finds_the_plane_that_the_clients_minima_lie_in():
-    # Two numbers of each client suffice for minima in a plane; one does not.
-    plane, everyone = torch.linalg.qr(numbers(8, DIM, 2)).Q.float(), list(range(6))
-    minima = numbers(9, 6, 2).float() @ plane.T + numbers(10, DIM).float()
-
-    def error(size):
-        settings = PFedHn(layers=0, embedding=size, server_eta=0.2)
-        method = quadratics.built(settings, torch.zeros(DIM), clients=6)
-        server = method.server.start
-        for _ in range(600):
-            w = method.server.send(server, everyone)[1]["model"]["w"]
-            back = w + 0.5 * (minima - w)
-            updates = [
-                Update({"model": {"w": back[i]}, "statistics": {}}, 1.0, 1, i) for i in everyone
-            ]
-            server = method.server.merge.merge(server, updates)
-        return float((method.server.send(server, everyone)[1]["model"]["w"] - minima).norm())
-
-    assert error(2) < 1e-3
-    assert error(1) > 0.3
-
-
 def test_newcomers_have_the_network_of_the_mean_embedding():
     method, server, _ = run(PFedHn(), cohorts=[[0, 2], [0, 2]])
     mean = server["embeddings"]["v"][[0, 2]].mean(0, keepdim=True)
@@ -221,23 +197,6 @@ def told(variances, means):
         }
         found.append(Update({"before": seen}, 1.0))
     return found
-
-
-def test_clients_whose_rows_look_alike_are_weighted_by_their_precision():
-    # Without bias, sum_j a_j^2 V_j is least at a_j proportional to 1 / V_j.
-    variances = np.array([1.0, 2.0, 5.0])
-    expected = (1 / variances) / (1 / variances).sum()
-    found = head_weights(told(variances, np.ones((3, 3, 4))))
-    np.testing.assert_allclose(found, np.tile(expected, (3, 1)), rtol=1e-6)
-
-
-def test_of_two_clients_the_weight_is_that_of_a_parabola():
-    # (1 - a)^2 V_1 + a^2 V_2 + a^2 |M_1 - M_2|^2 is least at a = V_1 / (V_1 + V_2 + |M_1 - M_2|^2).
-    means = numbers(1, 2, 3, 4).numpy()
-    far = np.square(means[0] - means[1]).sum()
-    found = head_weights(told([0.3, 0.7], means))
-    assert found[0, 1] == pytest.approx(0.3 / (1.0 + far))
-    assert found[1, 0] == pytest.approx(0.7 / (1.0 + far))
 
 
 def test_weights_of_heads_are_those_of_another_solver():
