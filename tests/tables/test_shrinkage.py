@@ -114,38 +114,6 @@ def test_permuting_tasks_permutes_results(order, option):
 # --- The paper's statements --------------------------------------------------------------------
 
 
-def error(found, truth):
-    return np.abs(found - truth).sum(axis=1).mean()
-
-
-def test_a_small_new_task_takes_over_what_is_shared():
-    # Corollary 2: its error does not grow with d, but with what differs.
-    sites, truth = tasks(count=30, n=400, d=30, differing=0)
-    shared = combine(sites)
-    rng = np.random.default_rng(3)
-    beta = truth[0].copy()
-    beta[4] += 3
-    x = rng.normal(size=(60, 30))
-    new = estimate_site(Rows(x, x @ beta + 0.5 * rng.normal(size=60)))
-    found = personalize(new, shared)
-    assert np.abs(found - beta).sum() < 0.35 * np.abs(new.coef - beta).sum()
-    assert abs(found[4] - beta[4]) < 0.5
-
-
-def test_tasks_with_hardly_any_freedom_do_not_outweigh_the_others():
-    # 15 of 30 tasks have one row more than coefficients: chance makes some seem free of noise.
-    rng, errors = np.random.default_rng(0), {"precision": [], "equal": []}
-    for _ in range(10):
-        beta = rng.normal(size=10)
-        sites = []
-        for n in [11] * 15 + [200] * 15:
-            x = rng.normal(size=(n, 10))
-            sites.append(estimate_site(Rows(x, x @ beta + rng.normal(size=n))))
-        for weights, found in errors.items():
-            found.append(np.abs(combine(sites, weights).coef - beta).mean())
-    assert np.mean(errors["precision"]) < np.mean(errors["equal"])
-
-
 def test_moderated_noise_by_hand():
     sites = [
         site(0.0, sigma=1.0, size=10)._replace(freedom=4.0),
