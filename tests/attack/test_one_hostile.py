@@ -10,21 +10,16 @@ from engram.core.slots import flat
 from engram.runs.run import Run
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
-from tests.samples import EIGHT, sampled
-from tests.support import ANY_NETWORK
+from tests.support import SEVEN
 
-CLAIMANTS = {"fedas", "fedpac", "fedproto", "ifca"}  # the others send no claims
+CLAIMANTS = ("fedas", "fedpac", "fedproto", "ifca")  # the others send no claims
 TINY = {"num_clients": 10, "clients_per_round": 10, "num_rounds": 3, "eval_every": 3, "hidden": "6"}
 TINY |= {"local_steps": 2, "rows_per_class": 10, "test_rows_per_class": 3}
 
 
-def attacked(any_network, claimants):
-    return [*product(any_network, ["sign-flip"]), *product(claimants, ["false-statistics"])]
-
-
 @pytest.mark.parametrize(
     ("method", "attack"),
-    sampled(attacked(ANY_NETWORK, sorted(CLAIMANTS)), attacked(EIGHT, ["fedpac", "ifca"])),
+    [*product(SEVEN, ["sign-flip"]), *product(CLAIMANTS, ["false-statistics"])],
 )
 def test_no_run_ends_because_of_one_client(tmp_path, method, attack):
     e = Experiment(method=method, attack=f"{attack}:60", attackers=0.1, **TINY)

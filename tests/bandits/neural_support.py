@@ -65,17 +65,3 @@ def with_parts(state, **parts):
         for kept in (state.meta, state.site)
     )
     return state._replace(meta=meta, site=site, known=parts.get("known", state.known))
-
-
-class Fixed:
-    """A generator of given numbers, and of 0 after them."""
-
-    def __init__(self, *uniforms):
-        self.uniforms = list(uniforms)
-
-    def random(self, shape=()):
-        uniforms = (
-            np.asarray(self.uniforms.pop(0), dtype=float) if self.uniforms else np.zeros(shape)
-        )
-        assert uniforms.shape == (shape if isinstance(shape, tuple) else (shape,))
-        return uniforms

@@ -7,25 +7,9 @@ from hypothesis import strategies as st
 
 from engram.bandits.linucb import epsilon_greedy, linucb, random_play
 from engram.bandits.policy import best
-from engram.bandits.ridge import fitted, fresh, observed, optimistic, widths
+from engram.bandits.ridge import fitted, fresh, observed, widths
 from tests.bandits.support import Groups, bounds, play
 from tests.samples import entry
-
-
-def test_the_second_choice_by_hand():
-    # lambda = 2, one row x = (1, 2), r = 0.5: A = [[3, 2], [2, 6]], det 14, A^-1 = [[6, -2], [-2,
-    # 3]] / 14, theta = A^-1 (0.5, 1) = (1, 2) / 14. Arm (1, 0): 1/14 + alpha sqrt(6/14); arm
-    # (0, 1): 2/14 + alpha sqrt(3/14). They are equal at alpha = (1/14) / (sqrt(6/14) - sqrt(3/14))
-    # = 0.3724925...
-    ridge = observed(fresh(2, 2.0), np.array([1.0, 2.0]), 0.5)
-    assert ridge.theta == pytest.approx([1 / 14, 2 / 14], rel=1e-14)
-    assert optimistic(ridge, np.eye(2), 0.3) == pytest.approx(
-        [1 / 14 + 0.3 * np.sqrt(6 / 14), 2 / 14 + 0.3 * np.sqrt(3 / 14)], rel=1e-14
-    )
-    for alpha, arm in [(0.3724, 1), (0.3726, 0)]:
-        policy, rng = linucb(2, alpha=alpha, lam=2.0), np.random.default_rng(0)
-        state = policy.update(policy.init(rng), 7, np.array([1.0, 2.0]), 0.5, rng)
-        assert policy.choose(state, 7, np.eye(2), rng)[0] == arm
 
 
 @pytest.mark.parametrize("shared", [True, False])

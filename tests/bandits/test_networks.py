@@ -1,4 +1,4 @@
-"""Networks and their gradients: by hand, against autograd, and how they start."""
+"""Networks and their gradients against autograd, and how they start."""
 
 from itertools import pairwise
 
@@ -32,22 +32,6 @@ def drawn(seed, hidden, lead=(), dim=3, n=4):
     sizes = [dim, *hidden, 1]
     weights = tuple(normal(b, a) for a, b in pairwise(sizes))
     return weights, normal(dim, n), normal(n)
-
-
-def test_by_hand():
-    # W_1 x = (1 * 3 - 1 * 1, 2 * 3 + 1 * 1, -3) = (2, 7, -3); f = 1 * 2 - 2 * 7 + 5 * 0 = -12
-    weights = (torch.tensor([[1.0, -1], [2, 1], [-1, 0]]), torch.tensor([[1.0, -2, 5]]))
-    x = torch.tensor([[3.0], [1]])
-    outputs, seen = forward(weights, x)
-    assert outputs.tolist() == [-12]
-    assert seen[1].tolist() == [[2], [7], [0]]
-    # df/dW_2 = (2, 7, 0), df/dW_1 = (1, -2, 0) x', as the third unit is off;
-    # of the loss 1/2 * 1/4 (f + 10)^2 it is 1/4 * -2 times that
-    slopes = gradients(weights, x, torch.tensor([-10.0]), torch.tensor([0.25]))
-    assert slopes[1].tolist() == [[-1, -3.5, 0]]
-    assert slopes[0].tolist() == [[-1.5, -0.5], [3, 1], [0, 0]]
-    # |df/dW_2|^2 = 4 + 49, |df/dW_1|^2 = (1 + 4) (9 + 1)
-    assert gradient_norms(weights, seen).tolist() == pytest.approx([103**0.5])
 
 
 @given(SEEDS, DEPTHS, st.sampled_from([(), (2,), (2, 3)]))

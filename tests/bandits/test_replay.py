@@ -62,22 +62,6 @@ def test_more_users_change_no_rows(steps):
     assert not more.seen[:, 8:].any()
 
 
-def test_rows_are_drawn_in_proportion_to_weights():
-    # User 0 has 3 rows, user 2 has 2, user 5 has 1 and no weight: 3 * 1 + 2 * 2.5 = 8 in all,
-    # so each row of user 0 is one in 8, and each of user 2 is 2.5 in 8.
-    kept, _ = filled([(0,), (2,), (0,), (5,), (2,), (0,)], runs=1)
-    weights = np.array([[1, 7, 2.5, 0, 0, 0, 0, 0]])
-    uniforms = (np.arange(800) + 0.5)[None] / 800
-    sample = pooled(kept, np.array([0]), weights, uniforms)
-    times, counts = np.unique(sample.x[0, 0].int().numpy(), return_counts=True)
-    assert dict(zip(times.tolist(), counts.tolist(), strict=True)) == {
-        0: 100, 2: 100, 5: 100, 1: 250, 4: 250
-    }  # fmt: skip
-    torch.testing.assert_close(sample.rewards, sample.x[:, 0] / 100)
-    assert sample.x.shape == (1, DIM, 800)
-    assert (sample.shares == torch.tensor(1 / 800)).all()
-
-
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=8, max_size=8)
 
 

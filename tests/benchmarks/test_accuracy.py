@@ -19,8 +19,6 @@ from engram.core.streams import Stream, torch_generator
 from engram.data.federated import model_for
 from engram.data.load_federation import federated_data
 from engram.data.readers.in_memory import hold
-from engram.settings.errors import Refused
-from tests.samples import entry
 
 # Its one server does what PFLlib's do where they are called from: it evaluates, and counts rounds.
 _SERVER = """
@@ -198,15 +196,3 @@ def test_the_table_has_means_spreads_and_ratios():
         assert cell in ditto
     for cell in ("50.00 ", "25.00 ", "+25.00 ", " 100 ", "0.50"):
         assert cell in fedavg
-
-
-def test_impossible_options_are_one_line(tmp_path):
-    for given, says in [
-        ({"method": "sgd"}, "'sgd' is not one of local"),
-        ({"network": "rnn"}, "'rnn' is not one of mlp, cnn"),
-        ({}, "--pfllib must be a checkout of PFLlib, got"),
-    ]:
-        with entry(given, says):
-            with pytest.raises(Refused, match=says) as error:
-                accuracy.main(pfllib=tmp_path, mnist=tmp_path / "none.npz", **given)
-            assert "\n" not in str(error.value)

@@ -10,12 +10,9 @@ import pytest
 import torch
 
 from benchmarks import meta, peers
-from benchmarks.chaos import DisturbedRun, plan
-from benchmarks.harness import numbers_table
-from benchmarks.rounds import time_workload
+from benchmarks.chaos import plan
 from benchmarks.scale import time_federations
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
-from engram.cli.console import out
 from engram.data.federated import FederatedData, Split
 from engram.meta.studies.sinewave import Sinewave
 from tests.samples import entry
@@ -39,29 +36,6 @@ def test_rounds_prints_each_contender(benchmark_rounds, capsys):
     printed = capsys.readouterr().out
     for name in ("fedavg", "local-moml, first-order", "local-moml, exact", "torch loop"):
         assert name in printed
-
-
-def test_a_peer_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
-    def missing(e, data):
-        raise peers.PeerMissing("pip install it")
-
-    monkeypatch.setitem(peers.PEERS, "FedJAX", missing)
-    ms, notes = time_workload("W1", rounds=1, methods=["fedavg"])
-    assert list(ms) == ["fedavg", "torch loop"]
-    assert min(ms.values()) > 0
-    assert notes == ["FedJAX is left out: pip install it"]
-
-
-def test_impossible_options_are_one_line(benchmark_rounds):
-    for option, says in [
-        ("--workload W9", "'W9' is not one of W1, W2, W3"),
-        ("--method sgd", "'sgd' is not one of local-moml"),
-    ]:
-        with entry(option, says):
-            with pytest.raises(SystemExit) as end:
-                benchmark_rounds(option)
-            (line,) = end.value.code.splitlines()  # which Python prints, and ends with 1
-            assert says in line
 
 
 def test_the_loop_that_is_raced_computes_fedavg():
@@ -126,13 +100,6 @@ def test_a_plan_of_kills_is_a_function_of_its_seed():
     assert all(0 <= kill.server_round < 30 for kill in drawn)
 
 
-def test_an_outcome_tells_harm():
-    fine = DisturbedRun({}, 1.0, 1e-6, memory_difference=0.0, memories_lost=0, rounds_lost=0)
-    assert fine.unharmed
-    most = {"difference": 2e-5, "memory_difference": 2e-5, "memories_lost": 1, "rounds_lost": 1}
-    assert not any(fine._replace(**{name: value}).unharmed for name, value in most.items())
-
-
 def test_the_loop_over_tasks_does_what_ours_does():
     start = Sinewave()
     begun = start.layout.pack([start.start(0)])["flat"][0]
@@ -149,13 +116,3 @@ def test_meta_prints_milliseconds():
     found = {(row["method"], row["runs"]) for row in rows}
     assert found == {("maml", 0), ("maml", 1), ("maml", 2), ("nasa", 1), ("nasa", 2)}
     assert all(math.isfinite(row["ms"]) and row["ms"] > 0 for row in rows)
-
-
-def test_tables_wrap_no_name_where_there_is_little_room(monkeypatch, capsys):
-    table = numbers_table("", "x FedJAX", "milliseconds", "ratio")
-    table.add_row("local-moml, first-order", "123456.7", "1", "2")
-    monkeypatch.setattr(out, "width", 44)
-    out.print(table)
-    printed = capsys.readouterr().out
-    assert "local-moml, first-order 123456.7" in " ".join(printed.split())
-    assert max(map(len, printed.splitlines())) <= 44

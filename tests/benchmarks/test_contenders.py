@@ -9,8 +9,6 @@ from benchmarks.module_peers import plain_torch, read_task
 from benchmarks.networks import OWN, WORKS
 from benchmarks.peers import write_round
 from benchmarks.workloads import Platform
-from engram.settings.errors import Refused
-from tests.samples import entry
 
 MLP, CNN = WORKS
 
@@ -91,11 +89,6 @@ def test_without_an_environment_of_peers_there_is_the_plain_loop():
     assert outcome.notes == dict.fromkeys(others, "--peers names no environment")
 
 
-def test_the_fastest_way_of_each_system_goes_on():
-    ms = {("a", "1"): 3.0, ("a", "2"): 2.0, ("b", ""): 9.0, ("a", "3"): 2.5}
-    assert contenders.fastest(ms) == [("a", "2"), ("b", "")]
-
-
 def test_every_system_that_has_a_method_is_started(tmp_path):
     for method in METHODS:
         peers = {peer for peer, _ in contenders.ways(MLP, method, tmp_path, tmp_path, 2)}
@@ -118,17 +111,3 @@ def test_the_table_has_whole_names_and_reasons(capsys):
     assert [cell.strip() for cell in rows["FedJAX"].split("|")[2:4]] == ["left out", "none"]
     assert "2e-07" in distances
     assert f"fluke is left out of fedavg: {reason.strip()}" in distances
-
-
-def test_impossible_options_are_one_line(tmp_path):
-    for given, says in [
-        ({"work": "rnn"}, "'rnn' is not one of mlp 40-40, cnn 32-64"),
-        ({"method": "sgd"}, "'sgd' is not one of fedavg, per-fedavg, pfedme, ditto"),
-        ({"peers": "/no/python"}, "--peers must be a Python, got '/no/python'"),
-        ({"pfllib": True}, "--pfllib must be a checkout of PFLlib, got"),
-    ]:
-        options = {key: tmp_path if value is True else value for key, value in given.items()}
-        with entry(given):
-            with pytest.raises(Refused, match=says) as error:
-                contenders.main(**options)
-            assert "\n" not in str(error.value)

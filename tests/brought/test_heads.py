@@ -7,7 +7,6 @@ This file is also the plug-in that makes it known to other processes.
 import inspect
 from typing import Annotated
 
-import numpy as np
 import pytest
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -184,52 +183,6 @@ def test_it_keeps_the_contract():
     from engram.testing import check_method
 
     check_method("heads")  # pure, at once as in turn, resumed as at a stretch, lost replies
-
-
-def test_a_first_round_is_that_of_a_plain_loop(tmp_path):
-    from engram.simulations.engine import simulate
-    from tests.support import trainer
-
-    e = experiment(num_clients=3, num_rounds=1, local_steps=2, batch_size=2000, eta=0.2)
-    simulate(e, tmp_path / "run", engine="vectorized")
-    t = trainer(e)
-    w0 = t.learner.network.initial
-    heads, bodies, sums, after, rows = [], [], [], [], []
-    for client in range(3):
-        mine = t.data.train.rows[client]
-        x, y = t.data.train.take(torch.as_tensor(mine))
-        w = {n: leaf.clone().requires_grad_() for n, leaf in w0.items()}
-        one_hot = torch.nn.functional.one_hot(y, 10).float()
-        for step in ("head", "body"):
-            z = torch.relu(x.flatten(1) @ w["dense0.weight"].T + w["dense0.bias"])
-            outputs = z @ w["dense1.weight"].T + w["dense1.bias"]
-            seen = {"sums": one_hot.T @ z.detach() / len(y), "rows": one_hot.mean(0)}
-            (sums if step == "head" else after).append(seen)
-            # There are no centers yet.
-            torch.nn.functional.cross_entropy(outputs, y).backward()
-            names = [n for n in w if n.startswith("dense1") == (step == "head")]
-            with torch.no_grad():
-                for n in names:
-                    w[n] -= 0.2 * w[n].grad
-                for leaf in w.values():
-                    leaf.grad = None
-        heads.append({n: w[n].detach() for n in w if n.startswith("dense1")})
-        bodies.append({n: w[n].detach() for n in w if n.startswith("dense0")})
-        rows.append(len(y))
-    shares = [count / sum(rows) for count in rows]
-    found = arrays(tmp_path / "run")
-    for n in ("dense0.weight", "dense0.bias"):
-        mean = sum(share * b[n] for share, b in zip(shares, bodies, strict=True))
-        torch.testing.assert_close(found[f"body/{n}"], mean, atol=1e-5, rtol=1e-4)
-    for key in ("sums", "rows"):
-        mean = sum(share * s[key] for share, s in zip(shares, after, strict=True))
-        torch.testing.assert_close(found[f"centers/{key}"], mean, atol=1e-5, rtol=1e-4)
-    for i in range(3):
-        likeness = [np.exp(-float((sums[i]["sums"] - s["sums"]).norm()) / 0.5) for s in sums]
-        mixed = sum(a * h["dense1.weight"] for a, h in zip(likeness, heads, strict=True)) / sum(
-            likeness
-        )
-        torch.testing.assert_close(found["heads/dense1.weight"][i], mixed, atol=1e-5, rtol=1e-4)
 
 
 def test_clients_are_scored_by_what_serves_them_and_export_it(tmp_path):

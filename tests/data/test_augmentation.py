@@ -13,7 +13,7 @@ from engram.networks.vision import transforms
 from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
-from tests.samples import entry
+from tests.samples import entry, sampled
 from tests.support import small_of_any
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
@@ -38,10 +38,10 @@ def trained(folder, *, engine="vectorized", **settings):
     return record.load_checkpoint().model, record.rows()
 
 
-@pytest.mark.parametrize(
-    ("network", "method"),
-    [("mlp", "local-moml"), ("convolutions", "fedavg"), ("normed", "local-moml")],
-)
+CASES = [("mlp", "local-moml"), ("convolutions", "fedavg"), ("normed", "local-moml")]
+
+
+@pytest.mark.parametrize(("network", "method"), sampled(CASES, CASES[:2]))
 def test_every_engine_draws_the_same(network, method, tmp_path):
     for make in (convolutions, normed):
         model(make)
@@ -56,6 +56,7 @@ def test_every_engine_draws_the_same(network, method, tmp_path):
     assert ({way for row in rows[1:] for way in row["ways"]} == {"dense"}) == (network == "mlp")
 
 
+@pytest.mark.full
 def test_who_else_trains_does_not_matter(tmp_path, monkeypatch):
     model(normed)
     own = {"model": "normed", "local-epochs": 1, "partition": "dirichlet", "batch-size": 3}

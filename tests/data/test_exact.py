@@ -83,6 +83,7 @@ def test_standardized_columns_have_the_variation_that_numpy_finds(tmp_path, kind
                 np.testing.assert_allclose(shown.numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.full
 def test_an_export_tells_seconds_apart(tmp_path):
     quick = {"num_rounds": 2, "progress": False, "out": tmp_path / "run"}
     run = engram.simulate(dataset=written(tmp_path, "csv"), **quick, **SETTINGS)

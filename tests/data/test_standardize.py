@@ -416,6 +416,7 @@ def layers():
     return nn.Sequential(nn.Linear(12, 6), nn.Tanh(), nn.Linear(6, 1))
 
 
+@pytest.mark.full
 def test_no_method_depends_on_the_targets_units(tmp_path):
     for method in METHODS:
         given = {"method": method, "clients_per_round": 4, "num_rounds": 2, "model": layers}

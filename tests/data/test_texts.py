@@ -154,6 +154,7 @@ def test_nodes_that_see_their_own_texts_train_as_one_process(tmp_path, desk, tok
     np.testing.assert_allclose(one.clients["accuracy"], nodes.clients["accuracy"], atol=1e-6)
 
 
+@pytest.mark.full
 def test_nodes_with_files_of_their_own_make_one_vocabulary_and_export_it(tmp_path):
     table, data = news(360), []
     for client in range(3):

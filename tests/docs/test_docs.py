@@ -396,6 +396,8 @@ def shortened(words, folder):
         words = shlex.split(re.sub(r"--seeds \d+", "--seeds 1", shlex.join(words)))
         # MOLAR has one round, which no setting says.
         return [*words, *here, *([] if "molar" in words else ["--set", "num-rounds=2"])]
+    if words[0] == "benchmark":
+        return [*words, "--trials", "1", "--seeds", "1", "--set", "num-rounds=2"]
     return reproduction(words, folder) if words[0] == "reproduce" else words
 
 

@@ -23,9 +23,3 @@ def test_it_prints_tables(app):
     assert result.exit_code == 0, result.output
     for text in ("d = 8, M = 3, n = 30, s = 1, 2 trials", "MOLAR, soft", "MLE"):
         assert text in result.output
-
-
-def test_an_unknown_part_is_refused(app):
-    result = CliRunner().invoke(app, ["--part", "bandits"])
-    assert result.exit_code == 2
-    assert "must be one of regression, intervals, high-dim" in result.output

@@ -1,20 +1,6 @@
 """The comparison of online learners runs; its figures are tested in tests/online."""
 
-import numpy as np
-
-from engram.online import loss_streams, play
 from tests.evidence import online
-
-
-def test_both_learners_play_each_horizon():
-    for found in (
-        online.compare(loss_streams.linear, (5, 20), 2),
-        online.compare_game(play.saddle_game, (5, 20), 2),
-    ):
-        assert found.keys() == {"ensemble", "OGD"}
-        for of in found.values():
-            assert of.keys() == {5, 20}
-            assert all(np.isfinite(value) for value in of.values())
 
 
 def test_every_claim_is_about_a_setting_that_is_played():

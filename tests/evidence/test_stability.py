@@ -1,7 +1,6 @@
 """Runs that forget what they have learned are told."""
 
 import numpy as np
-import pytest
 
 from engram.settings.errors import RunStopped
 from tests.evidence import stability
@@ -35,19 +34,3 @@ def test_a_fall_below_the_best_round_is_marked_and_counted(monkeypatch, capsys):
     assert "90.0, 89.0 " in out
     assert "diverges *" in out
     assert "2 of 3 runs end more than two points below their best" in out
-
-
-@pytest.mark.parametrize("given", [[], ["per-fedavg.eta=0.2"]])
-def test_a_curve_has_the_start_and_every_tenth_round(given, monkeypatch):
-    monkeypatch.setattr(stability, "METHODS", ("per-fedavg",))
-    monkeypatch.setattr(stability, "PARTITIONS", {"halves": {}})
-    monkeypatch.setattr(stability, "datasets", lambda *files: {"digits": "digits"})
-    seen, curve = [], stability.curve
-    monkeypatch.setattr(
-        stability, "curve", lambda config: seen.append((config, curve(config))) or seen[-1][1]
-    )
-    stability.main(rounds=20, given=given)
-    ((config, accuracies),) = seen
-    assert len(accuracies) == 3
-    assert all(0 <= value <= 1 for value in accuracies)
-    assert config.get("per-fedavg.eta") == (given[0][-3:] if given else None)

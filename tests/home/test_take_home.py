@@ -1,4 +1,4 @@
-"""Models that nodes write, of every method, against those that the coordinator writes."""
+"""Models that nodes write against those that the coordinator writes."""
 
 import json
 import math
@@ -23,9 +23,8 @@ from engram.server.run import run as run_on
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from engram.sites.encrypted_file import new_key
-from tests.home.test_networks import TABLE
 from tests.hospitals import write_hospitals
-from tests.samples import EIGHT, sampled
+from tests.samples import EIGHT
 from tests.server.nodes import NodesGrid
 from tests.support import declared_values, small, small_of_any
 
@@ -53,7 +52,7 @@ def at_home(place, client, **options):
     return remembered_package(read_training(place), client, DiskStore(place, **options))
 
 
-@pytest.mark.parametrize(("method", "personal"), sampled(TABLE, QUICK))
+@pytest.mark.parametrize(("method", "personal"), QUICK)
 def test_a_node_writes_the_model_that_the_coordinator_would(method, personal, tmp_path):
     e = of_any(method=method, personal=personal)
     simulate(e, tmp_path / "run")

@@ -38,12 +38,11 @@ def experiment(case, **settings):
     return small_of_any(**{"model": make, "dataset": dataset} | given | own | settings)
 
 
-# Two methods train every network in full; quickly, one does.
 EVERYWHERE = ("local-moml", "fedavg")
 OTHERS = {"batch norm and dropout": "fedbn", "built-in resnet": "fedbn", "recurrent": "ditto"}
 OTHERS |= {"convolutions": "ditto", "sequential": "fedpac", "group norm": "fedpac"}
 QUICK = [(case, OTHERS.get(case, "local-moml")) for case in CASES]
-TABLE = [*QUICK, *product(CASES, EVERYWHERE)]
+TABLE = [*QUICK, *product(CASES, ["local-moml"])]  # whose steps have those of FedAvg in them
 
 
 @pytest.mark.parametrize(("case", "method"), sampled(TABLE, QUICK))
@@ -229,15 +228,12 @@ def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normali
     assert trainer(e).sampler.draw([0], 1).sizes.tolist() == [[17, 1, 17, 1]]
 
 
-OF_TORCHVISION = [("resnet18", "fc"), ("squeezenet1_1", "classifier.1")]
-
-
-@pytest.mark.parametrize(("name", "last"), sampled(OF_TORCHVISION, OF_TORCHVISION[1:]))
-def test_a_network_of_torchvision_on_both_engines(name, last, tmp_path, monkeypatch):
+def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):
+    name = "squeezenet1_1"
     monkeypatch.setitem(CASES, name, (f"torchvision:{name}", LARGER, {}))
     few = {"num_rounds": 1, "clients_per_round": 2, "adapt_steps": 0, "eval_every": 1}
     few["eta"] = 5e-4  # batch norm of four rows makes rounding grow, the more the longer a step is
     e = experiment(name, method="fedavg", local_steps=1, batch_size=4, **few)
     assert engines_differ(e, tmp_path) == ""
     found = Run.open(tmp_path / "vectorized").load_checkpoint().model
-    assert found[f"model/{last}.weight"].shape[:2] == (3, 512)
+    assert found["model/classifier.1.weight"].shape[:2] == (3, 512)

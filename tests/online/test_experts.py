@@ -1,6 +1,6 @@
-"""Experts: weights by hand and by definition, the bounds of theory, and what changes nothing."""
+"""Experts: weights by hand and by definition, and what changes nothing."""
 
-from math import e, log, sqrt
+from math import log, sqrt
 
 import cvxpy as cp
 import numpy as np
@@ -110,57 +110,6 @@ def test_msmwc_is_3_2(optimistic):
 # --- Bounds ----------------------------------------------------------------------------------
 
 N, T = 5, 600
-
-
-def experts_adversaries():
-    """Losses in [0, 1]."""
-    rng = np.random.default_rng(3)
-    uniform = rng.uniform(size=(T, N)) < np.linspace(0.4, 0.6, N)
-    return {
-        "coins": lambda t, p: uniform[t].astype(float),
-        "against the heaviest": lambda t, p: np.eye(N)[np.argmax(p)],
-        "for the heaviest": lambda t, p: 1 - np.eye(N)[np.argmax(p)],
-        "first one, then another": lambda t, p: 1 - np.eye(N)[0 if t < T // 3 else 1],
-        "by turns": lambda t, p: np.arange(N) % 2 == t % 2 * np.ones(N),
-        "one good": lambda t, p: np.arange(N) / (N - 1),
-    }
-
-
-def regrets(learner):
-    """By stream, r_t,i = <l_t, p_t> - l_t,i, shape (T, N), and the weights."""
-    for name, losses_at in experts_adversaries().items():
-        p, losses = play(learner, lambda t, p, of=losses_at: 1.0 * of(t, p), T)
-        yield name, np.sum(p * losses, axis=1, keepdims=True) - losses, p
-
-
-def test_hedges_regret():
-    for name, r, _ in regrets(hedge(N, horizon=T)):
-        assert r.sum(axis=0).max() <= sqrt(T * log(N) / 2), name
-
-
-def test_adapt_ml_prods_second_order_regret():
-    for name, r, _ in regrets(adapt_ml_prod(N)):
-        c = 3 * log(N) + log(1 + N / (2 * e) * (1 + log(T + 1)))
-        bounds = c / sqrt(log(N)) * np.sqrt(1 + np.sum(r**2, axis=0)) + 2 * c
-        assert (r.sum(axis=0) <= bounds).all(), name
-        if name == "one good":
-            assert bounds[0] < T / 8  # it says something
-
-
-@pytest.mark.parametrize("optimistic", [False, True])
-def test_lemma_2(optimistic):
-    eta = 2.0 ** -np.arange(5, 5 + N)  # 1/32 and less
-    for name, r, p in regrets(msmwc(N, eta, optimistic=optimistic)):
-        surprise = -r + np.vstack([np.zeros(N), r[:-1]]) * optimistic
-        stability = 4 * np.sum(np.sum(np.abs(np.diff(p, axis=0)), axis=1) ** 2)
-        bounds = (
-            log(N) / eta
-            + np.sum(1 / N / eta)
-            + 16 * eta * np.sum(surprise**2, axis=0)
-            - 8 * np.sum(eta * p * surprise**2)
-            - stability
-        )
-        assert (r.sum(axis=0) <= bounds).all(), name
 
 
 # --- What changes nothing --------------------------------------------------------------------

@@ -26,6 +26,7 @@ from engram.simulations.grid import InProcessGrid
 from engram.strategies.rounds import draw_cohort
 from engram.wire.checksums import Journal, summed
 from engram.wire.wire import CLIENTS
+from tests.samples import sampled
 from tests.server.late import Late
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer, write_npz
 from tests.tables.federation.sites import odd
@@ -126,7 +127,7 @@ def instants(monkeypatch, fatal):
     return counter
 
 
-@pytest.mark.parametrize("kind", ["ram", "disk"])
+@pytest.mark.parametrize("kind", sampled(["ram", "disk"], ["disk"]))
 def test_killed_at_any_instant_and_resumed_gives_the_same_numbers(tmp_path, monkeypatch, kind):
     settings = {"memory": "carry", "num_clients": 6, "clients_per_round": 3, "num_rounds": 3}
 

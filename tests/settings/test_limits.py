@@ -17,7 +17,7 @@ from engram.settings.families import METHODS
 from engram.settings.fields import key_of
 from engram.settings.method_for_data import check_kept, check_server, server_side, shapes_on
 from engram.simulations.engine import simulate
-from tests.samples import EIGHT, entry, sampled
+from tests.samples import EIGHT, entry
 from tests.support import own_of, size_of, small_of_any, trainer
 
 HUGE = (2**31, 2**63, 2**64 - 1, 1e308, -1, 0, nan, inf)
@@ -137,7 +137,7 @@ def free(monkeypatch):
     return of
 
 
-@pytest.mark.parametrize("method", sampled(family("local"), EIGHT))
+@pytest.mark.parametrize("method", EIGHT)
 def test_slots_are_known_before_they_are_made(method, free):
     e, t, received, work = begun(method)
     check_the_servers_are_known_to_the_byte(e, t, received, work, free)

@@ -88,6 +88,7 @@ def test_a_task_that_differs_keeps_its_own_and_does_not_move_the_others():
     assert (model.coef_ < high).all()
 
 
+@pytest.mark.full
 def test_with_fewer_rows_than_columns_it_is_better_than_knowing_nothing():
     coefs = np.tile(np.random.default_rng(0).normal(size=20), (20, 1))
     found = adapt(simulated(coefs, 10), family="linear", c=3.0)

@@ -100,6 +100,7 @@ def test_a_column_that_others_give_is_dropped_at_all_sites():
     assert (kept[:, dropped.column] == 0).all()
 
 
+@pytest.mark.full
 def test_sites_with_fewer_rows_than_columns_take_part():
     tasks, beta = sites(rows=5, dim=6, tasks=20)
     _, coefs = exchanged(tasks)
@@ -145,6 +146,7 @@ def test_a_site_in_other_units_is_named_with_its_column_in_every_exchange():
         told = answer([*each[:3], *each[4:]], told, family="logistic", reach=REACH).told
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("error")
 def test_counts_may_be_of_any_size():
     for mean in [0.1, 10.0, 1e6]:

@@ -1,4 +1,4 @@
-"""`engram reproduce meta-ban`: trials played alone, tuning, tables, pictures, refusals."""
+"""`engram reproduce meta-ban`: worlds, tuning, tables, pictures."""
 
 import csv
 import json
@@ -6,13 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from engram.bandits.linucb import linucb
-from engram.bandits.meta_ban import meta_ban
-from engram.bandits.play import play_policy
-from engram.bandits.policy import batched
 from engram.bandits.studies import trials as bandits
 from engram.bandits.studies.environments import EnvironmentSpec, draw_environment
-from engram.bandits.studies.methods import META_BAN, METHODS, runs_at_once
+from engram.bandits.studies.methods import runs_at_once
 from engram.bandits.studies.study import (
     recovery_lines,
     said,
@@ -39,52 +35,6 @@ def tell(*news):
 
 
 # --- Trials ------------------------------------------------------------------------------------
-
-
-def test_a_trial_is_what_its_policy_does_alone():
-    settings = [{"alpha": alpha, "lam": 0.1} for alpha in (0.01, 1.0)]
-    runs = tuple((setting, seed) for setting in settings for seed in (3, 4))
-    rows = run_trial(LINEAR, 150, "linucb-ind", runs, False, tell)
-    assert [(row["setting"], row["seed"]) for row in rows] == list(runs)
-    for row in rows:
-        drawn = draw_environment(LINEAR, 150, row["seed"])
-        played = play_policy(batched([linucb(drawn.dim, **row["setting"])]), [drawn], [row["seed"]])
-        at = np.array(row["rounds"]) - 1
-        assert at[-1] == 149
-        np.testing.assert_allclose(row["errors"], played.regrets[0, at])
-        assert row["ms"] > 0
-
-
-def test_groups_are_watched_in_every_round():
-    setting, rounds = {"alpha": 0.01, "gamma": 0.4}, 130
-    (row,) = run_trial(LINEAR, rounds, META_BAN, ((setting, 2),), True, tell)
-    drawn, found = draw_environment(LINEAR, rounds, 2), []
-    policy = meta_ban(drawn.dim, **setting)
-
-    def watch(moment):
-        offer, came = moment.rounds[0], moment.came[0]
-        me = came.index(offer.user)
-        x = bandits.torch.from_numpy(offer.arms)[None].float().mT
-        groups = policy.groups(moment.state, np.array([me]), x)
-        inferred = groups.members[groups.of_arms[0], : len(came)]
-        true = true_groups(drawn.expected_rewards(moment.t)[:, list(came)], me)
-        found.append([part.mean() for part in group_recovery(inferred, true)])
-
-    play_policy(policy.batched, [drawn], [2], watch)
-    ends = row["rounds"]
-    for name, values in zip(bandits.RECOVERY, np.array(found).T, strict=True):
-        parts = np.split(values, ends[:-1])
-        np.testing.assert_allclose(row[name], [part.mean() for part in parts], atol=1e-9)
-    assert row["exact"][-1] < 1  # or there would be nothing to see
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_each_method_plays_all_its_settings(name):
-    grid = METHODS[name].grid
-    assert len(grid) == (1 if name == "random" else 12)
-    rows = run_trial(LINEAR, 12, name, [(setting, 0) for setting in grid], False, tell)
-    assert [row["setting"] for row in rows] == [dict(setting) for setting in grid]
-    assert all(row["errors"][-1] >= 0 for row in rows)
 
 
 def test_runs_at_once_fit_the_memory():

@@ -128,7 +128,7 @@ CORRUPTED = {
 }
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(rows=ROWS, data=st.data())
 def test_a_cell_that_leaves_its_kind_or_values_is_told(tmp_path_factory, rows, data):
     path = tmp_path_factory.mktemp("h") / "t.csv"

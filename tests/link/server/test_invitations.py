@@ -94,12 +94,12 @@ def test_both_sides_see_the_fingerprint_of_the_one_authority_that_is_trusted(typ
 def test_invitations_made_at_once_are_for_as_many_clients(typed):
     typed("init-federation fed --clients 1")
     line = [sys.executable, "-c", _INVITE]
-    made = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    made = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = [each.communicate()[0] for each in made]
-    assert sorted(tomllib.loads(each)["client"] for each in said) == [1, 2, 3, 4, 5, 6]
-    assert len({tomllib.loads(each)["word"] for each in said}) == 6
-    assert typed("init-federation fed --add-client")[1].startswith("fed/client-7: ")
-    assert counted() == (8, {0, 7})
+    assert sorted(tomllib.loads(each)["client"] for each in said) == [1, 2, 3]
+    assert len({tomllib.loads(each)["word"] for each in said}) == 3
+    assert typed("init-federation fed --add-client")[1].startswith("fed/client-4: ")
+    assert counted() == (5, {0, 4})
 
 
 _INVITE = """

@@ -98,14 +98,6 @@ def test_nothing_is_shown_that_an_episode_is_scored_on():
                 assert column.unique().numel() == 1 + 5
 
 
-def test_test_episodes_are_spread_over_the_test_tasks():
-    problem = OneShot(noise(), SPLIT, query=2, episodes=7, lr=0.05)
-    episodes = shown_in(problem, problem._unseen)
-    counts = episodes[:, 0, 0, 0].unique(return_counts=True)[1]
-    assert sorted(counts.tolist()) == [3, 4]
-    assert episodes.flatten(1).unique(dim=0).shape[0] == 7  # and no two are the same
-
-
 # --- Scores ------------------------------------------------------------------------------
 
 
@@ -139,36 +131,6 @@ def test_an_accuracy_is_that_of_the_adapted_network():
     accuracies = problem.test(problem.layout.pack([w]), "maml")
     torch.testing.assert_close(accuracies, torch.stack(expected).unsqueeze(0))
     assert accuracies.unique().numel() > 2
-
-
-def test_classes_of_one_image_are_told_apart():
-    problem = OneShot(blots(), SPLIT, query=2, episodes=20, lr=0.5, steps=200)
-    w = models(problem)
-    assert (problem.test(w, "protonet") == 1).all()  # an image lies on its prototype
-    assert (problem.error(w, "protonet") == 0).all()
-    assert problem.test(w, "maml").mean() > 0.99
-    as_it_is = OneShot(blots(), SPLIT, query=2, episodes=20, steps=0, lr=0.05)
-    assert as_it_is.test(w, "maml").mean() < 0.6
-    assert as_it_is.error(w, "maml").min() > 0.4
-
-
-@pytest.mark.parametrize("method", ["maml", "protonet"])
-def test_noise_is_guessed(method):
-    # 200 episodes of 25 guesses with 5 answers: a standard deviation of 0.4 / sqrt(5000) = 0.006.
-    problem = OneShot(noise(classes=40, ways=5), SPLIT, query=5, lr=0.5)
-    accuracies = problem.test(models(problem), method)
-    assert accuracies.shape == (2, 200)
-    assert (accuracies.mean(1) - 1 / 5).abs().max() < 0.025
-    assert (problem.error(models(problem), method) - 4 / 5).abs().max() < 0.2  # of 100 guesses
-
-
-@pytest.mark.parametrize("method", ["moml-v1", "protonet"])
-def test_runs_learn_their_tasks(method):
-    problem = OneShot(blots(60), SPLIT, query=4, episodes=6, lr=0.1)
-    runs = tuple(SweepRun(method, method, 0.5, 0.3, seed) for seed in (0, 1))
-    trace = run_sweep(problem, Sweep(runs, 2 * WAYS, 2, 0.1, "exact", 150))
-    for curve in trace.errors:
-        assert curve[-1] < curve[0] - 0.15
 
 
 # --- What cannot be ----------------------------------------------------------------------

@@ -10,10 +10,9 @@ import torch
 from scipy.optimize import check_grad
 
 from engram.online.studies import server_steps
-from engram.online.studies.server_steps import STEPS, train_rounds, tune
-from engram.online.studies.stream import best_fixed, courses, read_stream, stream_of
+from engram.online.studies.server_steps import tune
+from engram.online.studies.stream import best_fixed, read_stream, stream_of
 from engram.settings.errors import Refused, RunStopped
-from tests.samples import entry
 from tests.studies.support import reproduce
 from tests.support import write_npz
 
@@ -101,20 +100,6 @@ def test_the_best_of_a_ball_is_pulled_straight_out_of_it(federation):
 # --- Servers ---------------------------------------------------------------------------------
 
 
-def test_all_servers_see_the_same_first_round(federation):
-    e, data, _ = federation
-    (reference, *_) = train_rounds(e, data, STEPS["fedavg"], 1.0)
-    update = {k: reference.merged[k] - leaf for k, leaf in reference.model.items()}
-    for name, step in STEPS.items():
-        with entry(name):
-            first, second, *_ = train_rounds(e, data, step, step.default)
-            assert all(torch.equal(first.model[k], leaf) for k, leaf in reference.model.items())
-            assert all(torch.equal(second.model[k], leaf) for k, leaf in first.merged.items())
-            # Each goes downhill, if not the same way: Adam goes along signs.
-            moved = {k: first.merged[k] - first.model[k] for k in update}
-            assert sum(float((moved[k] * u).sum()) for k, u in update.items()) > 0
-
-
 def test_tuning_goes_on_until_the_best_is_inside_and_what_diverges_is_infinite():
     found = tune(lambda size: (math.log2(size) - 7.2) ** 2, 1.0)
     assert min(found, key=found.get) == 2**7
@@ -128,14 +113,6 @@ def test_tuning_goes_on_until_the_best_is_inside_and_what_diverges_is_infinite()
     found = tune(score, 1.0)
     assert min(found, key=found.get) == 4
     assert found[8] == math.inf
-
-
-def test_the_tuned_is_at_least_as_good_as_the_default(federation):
-    e, data, stream = federation
-    default, tuned = courses("fedavg", e, data, stream)
-    assert (default.way, default.size, tuned.way) == ("default", 1.0, "tuned")
-    assert tuned.losses.sum() == min(tuned.tried.values()) <= default.losses.sum()
-    assert default.losses[0] == pytest.approx(stream.losses(stream.start[None])[0], abs=1e-6)
 
 
 @pytest.mark.usefixtures("drawn")

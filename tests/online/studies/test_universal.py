@@ -1,4 +1,4 @@
-"""`engram reproduce universal`: matches played by hand, exponents, tables, pictures, resuming."""
+"""`engram reproduce universal`: games played by hand, exponents, tables, pictures."""
 
 import json
 import math
@@ -6,15 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from engram.online import loss_streams
 from engram.online.descent import ogd
-from engram.online.play import game_regrets, play_game, play_stream, saddle_game
-from engram.online.studies.curvature_games import METHODS, SETTINGS, run_match
-from engram.online.studies.settings import UniversalSettings
+from engram.online.play import game_regrets, play_game, saddle_game
+from engram.online.studies.curvature_games import METHODS, run_match
 from engram.online.studies.universal import exponent, summarize, tables
-from engram.online.universal import universal_ensemble
 from tests.samples import entry
-from tests.studies.support import reproduce
 
 FEW = ["logistic", "linear", "bilinear-honest"]
 
@@ -29,24 +25,6 @@ def of(rows, method, scale=1.0):
 
 
 # --- Matches ---------------------------------------------------------------------------------
-
-
-def test_a_match_is_what_its_learners_do_alone():
-    rows = played("logistic")
-    stream = loss_streams.logistic(np.random.default_rng([301, 1]), 40)
-    g, domain = stream.gradient_bound, stream.domain
-    least = [stream.first(t).best().total for t in rows[0]["rounds"]]
-    learners = {
-        ("universal", 1.0): universal_ensemble(
-            domain, gradient_bound=g, horizon=40, smoothness=stream.smoothness
-        ),
-        ("ogd", 1.0): ogd(domain, gradient_bound=g),
-        ("ogd", 4.0): ogd(domain, gradient_bound=g, step=lambda t: 4 * 2 / (g * t**0.5)),
-    }
-    for (method, scale), learner in learners.items():
-        totals = np.cumsum(stream.losses(play_stream(learner, stream).points[:, 0]))
-        expected = totals[np.array(rows[0]["rounds"]) - 1] - least
-        np.testing.assert_allclose(of(rows, method, scale)["errors"], expected, atol=1e-9)
 
 
 def test_in_games_both_regret_or_one_does():
@@ -164,24 +142,3 @@ def test_it_gives_tables_and_figures(tmp_path, monkeypatch, capsys):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     first = json.loads((out / "linear-1.json").read_text())
     assert first == played("linear", 30)
-
-
-def test_without_games_there_is_no_picture_of_them(tmp_path):
-    out = tmp_path / "run"
-    words = ["linear", "--horizon", 1, "--seeds", 1]
-    assert reproduce("universal", *words, out=out).exit_code == 0
-    names = {path.name for path in out.iterdir()}
-    assert names == {"plan.json", "linear-0.json", "regret.png", "results.json"}
-    rows = json.loads((out / "results.json").read_text())["rows"]
-    assert all(each["standard-error"] is None and each["exponent"] is None for each in rows)
-
-
-def test_all_that_was_asked_for_is_there():
-    kinds = {"strongly-convex", "logistic", "squared", "absolute", "linear", "fixed", "drifting"}
-    noises = {f"sea-{noise}" for noise in ("0.05", "0.1", "0.2", "0.5", "1")}
-    names = {f"{game}-{how}" for game in ("bilinear", "curved") for how in ("honest", "dishonest")}
-    assert SETTINGS.keys() >= kinds | noises | names
-    described = " ".join(reproduce("universal", "--help").output.split())
-    for name in kinds | noises:
-        assert name in described
-    assert UniversalSettings().settings == tuple(SETTINGS)

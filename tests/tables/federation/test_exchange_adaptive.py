@@ -9,10 +9,11 @@ from engram.data.tables.tables import table_data
 from engram.tables.exchange import STILL, answer, personal, tell
 from engram.tables.federation.report import coefficient_table
 from engram.tables.heterogeneity import REACH
+from tests.samples import sampled
 from tests.tables.federation.sites import run, settings
 
 
-@pytest.mark.parametrize("family", ["linear", "logistic"])
+@pytest.mark.parametrize("family", sampled(["linear", "logistic"], ["linear"]))
 def test_a_run_is_the_exchange_of_the_library(tmp_path, family):
     special = {"sharing": "adaptive", "dataset": f"sparse-{family}", "family": family}
     found, kept = run(tmp_path / "run", **special)

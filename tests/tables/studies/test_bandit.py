@@ -9,6 +9,7 @@ from engram.tables.studies.bandit import ACTIVATION, POLICIES, SHOWN, regrets, s
 from tests.studies.support import reproduce
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("drawn")
 def test_it_gives_a_table_and_a_figure(tmp_path):
     out = tmp_path / "run"

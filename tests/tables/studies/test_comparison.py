@@ -9,7 +9,6 @@ from engram.studies.summaries import in_words
 from engram.tables.baselines import IndividualRegressor
 from engram.tables.simulation import sparse_parameters
 from engram.tables.studies import comparison as tables
-from engram.tables.studies import contenders
 from engram.tables.studies.comparison import (
     Shares,
     SplitScore,
@@ -18,7 +17,7 @@ from engram.tables.studies.comparison import (
     fit_all,
     lacking,
 )
-from engram.tables.studies.contenders import GRID, choose, is_tie, molar
+from engram.tables.studies.contenders import choose, is_tie, molar
 from engram.tables.studies.preparation import complete, independent
 from engram.tables.studies.scores import comparison, comparison_table, failures
 from engram.tables.tables import Scaling
@@ -92,22 +91,6 @@ def test_constants_are_chosen_without_the_test_rows():
     assert all(other[name].loss > 100 * score.loss for name, score in found.items())
 
 
-def test_the_chosen_constant_is_the_best_on_the_validation_rows(monkeypatch):
-    table = simulated(sparse_parameters(np.random.default_rng(3), 6, 8, 2), rows=50)
-    found = compare_once(table, "linear", HALF, np.random.default_rng(5), paper=True)
-    assert found["MOLAR, hard"].c in GRID
-    losses = {}
-    for c in GRID:
-        monkeypatch.setattr(contenders, "GRID", (c,))
-        # The validation rows in the place of those of the test.
-        train, validation, test = parts_of(table, HALF, 5)
-        monkeypatch.setattr(tables, "_split", lambda *_, p=(train, test, validation): p)
-        each = compare_once(table, "linear", HALF, np.random.default_rng(5), paper=True)
-        losses[c] = each["RM"].loss
-        monkeypatch.undo()
-    assert found["RM"].c == min(losses, key=losses.get)
-
-
 def fits(table, seed):
     """OLS on the rows to learn from, and on those to be scored on, in units of the former."""
     train, _, test = parts_of(table, HALF, seed)
@@ -136,16 +119,6 @@ def test_coefficients_that_test_rows_do_not_determine_have_no_distance():
     few = Shares(0.9, 0.05)  # two test rows a task, and four coefficients
     each = next(compare(table, "linear", few, splits=1, paper=True))
     assert {score.distance for score in each.values()} == {0.0}
-
-
-def test_seeds_repeat_and_splits_differ():
-    table = alike(tasks=3, dim=2)
-    one, again = (
-        list(compare(table, "linear", HALF, splits=2, seed=4, paper=True)) for _ in range(2)
-    )
-    assert one == again
-    assert one[0] != one[1]
-    assert one != list(compare(table, "linear", HALF, splits=2, seed=5, paper=True))
 
 
 # --- Completing tables ---------------------------------------------------------------------

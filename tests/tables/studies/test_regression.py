@@ -1,4 +1,4 @@
-"""`engram reproduce molar-regression`: trials against tasks fitted whole, tables, resuming."""
+"""`engram reproduce molar-regression`: trials against tasks fitted whole, tables."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 from engram.tables.simulation import sparse_parameters
 from engram.tables.site import Rows
-from engram.tables.studies import regression, regression_trials
+from engram.tables.studies import regression
 from engram.tables.studies.regression_trials import (
     FIGURES,
     METHODS,
@@ -70,35 +70,6 @@ def test_a_trials_points_are_what_its_rows_give_when_they_are_fitted_whole():
         assert row["errors"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_sizes_and_covariates_of_figure_8_are_unequal(monkeypatch):
-    seen = []
-
-    def gathered(tasks):
-        seen.append(tasks)
-        return gather(tasks)
-
-    monkeypatch.setattr(regression_trials, "gather", gathered)
-    point = Point("n", "", 500, 500, 6, 2, 5)
-    trial(Design((point, point._replace(x=400, size=400)), ("ols",), disparate=True))
-    for tasks, mean in zip(seen, (500, 400), strict=True):
-        sizes = [rows.counted()[2].sum() for rows in tasks]
-        assert len(set(sizes)) == 6
-        assert min(sizes) >= 10
-        assert np.mean(sizes) == pytest.approx(mean, abs=1)
-        for (x, _, counts), size in zip((rows.counted() for rows in tasks), sizes, strict=True):
-            values = np.linalg.eigvalsh(x.T @ (counts[:, None] * x) / size)
-            reach = 6 * (5 / size) ** 0.5  # eigenvalues are 1 to 4.2, to their sampling error
-            assert values[-1] / values[0] == pytest.approx(4.2, rel=reach)
-
-
-def test_trials_differ_come_again_and_tell_how_far_they_are():
-    told = []
-    found = run_trial(2, SMALL[2], 0, lambda *far: told.append(far))
-    assert told == [(i, 7) for i in range(1, 8)]  # four tasks and three points
-    assert found == trial(SMALL[2], 0)
-    assert found[0]["errors"] != trial(SMALL[2], 1)[0]["errors"]
-
-
 def test_figures_vary_one_quantity_in_each_panel():
     for number, s in [(2, 20), (8, 20), (9, 40)]:
         design = FIGURES[number]
@@ -131,6 +102,7 @@ def test_a_summary_by_hand():
     assert all(row["standard-error"] is None for row in regression.summarize(done[:1]))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("drawn")
 def test_it_gives_tables_and_figures(small, tmp_path):
     out = tmp_path / "run"

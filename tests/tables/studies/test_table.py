@@ -158,6 +158,7 @@ def test_columns_that_are_dropped_and_values_that_are_missing(tmp_path):
     assert "the others'" in result.stdout
 
 
+@pytest.mark.full
 def test_classes_and_counts(tmp_path):
     data = frame()
     rng = np.random.default_rng(0)
