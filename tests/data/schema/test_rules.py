@@ -32,6 +32,9 @@ ASKED = {
     "days, typed": (pd.to_datetime(pd.Series(DAYS)), "ignored"),
     "months": ([f"{day:%d %b %Y}" for day in DAYS], "ignored"),
     "times": ([f"{k % 24}:{k % 60:02}" for k in range(N)], "ignored"),
+    "days of a year": ([f"{day:%d.%m.}" for day in DAYS], "ignored"),
+    "days of a year, as numbers": ([f"{day:%d.%m}" for day in DAYS], "ignored"),
+    "months of years": ([f"{day:%Y-%m}" for day in DAYS], "ignored"),
     "both": ([f"{day}T10:00:00Z" for day in DAYS], "ignored"),
     "sentences": ([f"came with pain no {k} on the left" for k in range(N)], "ignored"),
     "one number in most rows is text": (["?"] * 150 + [str(z) for z in Z[:50]], "?"),
@@ -62,6 +65,7 @@ SAFE = {
     "classes with a number": [f"Class{k % 2}" for k in range(N)],
     "a 999 among its like": [str(k) for k in rng.integers(0, 2000, N - 2)] + ["999", "999"],
     "one 999": [str(k) for k in rng.integers(0, 9, N - 1)] + ["999"],
+    "two decimals": [f"{1 + abs(z):.2f}" for z in Z],
     "five digits": [str(k) for k in rng.integers(10_000, 99_999, N)],
 }
 
