@@ -12,7 +12,7 @@ from engram.data.schema.cells import NOTHING, meant, texts_of
 from engram.data.schema.columns import Column, Schema
 from engram.data.schema.kinds import asked, classes, is_measured, kind_of, mixed, shifted
 from engram.data.schema.typed import Cells, is_plain
-from engram.data.schema.written import Question, read_schema
+from engram.data.schema.written import Question, line, read_schema
 from engram.settings.errors import DataError
 
 INDEXES: Final = frozenset({"", "Unnamed: 0", "__index_level_0__"})
@@ -98,9 +98,13 @@ def _completed(column: Column, cells: Cells) -> Column:
 
 
 def _notes(cells: Cells) -> list[str]:
-    unless = "and count as missing unless it is of its values"
-    each = cells.nothing.items()
-    return [f"{cells.column.name}: {count} cells say {text!r}, {unless}" for text, count in each]
+    name, unless = cells.column.name, "and count as missing unless it is of its values"
+    notes = [f"{name}: {n} cells say {text!r}, {unless}" for text, n in cells.nothing.items()]
+    if len(cells.texts) < 2:
+        held = "".join(f" but {text!r}" for text in cells.shown())
+        ignored = line(name, {"kind": "ignored"})
+        notes.append(f"{name} has no value{held}, which tells nothing: {ignored} leaves it out")
+    return notes
 
 
 def _codes(frame: Any, written: Schema) -> list[str]:

@@ -229,6 +229,14 @@ def test_cells_for_nothing_are_counted_and_are_no_values():
     assert not declared.notes
 
 
+def test_columns_of_one_value_are_said():
+    for cells, held in ((["A"] * N, " but 'A'"), ([None] * N, ""), ([7] * N, " but '7'")):
+        with entry(held):
+            (note,) = fitted(cells).notes
+            assert note.startswith(f"v has no value{held}, ")
+            assert not fitted(cells, 'columns.v = {kind = "ignored"}').notes
+
+
 def test_missing_codes_are_of_one_column():
     frame = pd.DataFrame({"smoker": ["0", "1", "9"] * 20, "children": ["0", "3", "9"] * 20})
     found = fit(frame, Schema((Column("smoker", kind="category", missing=("9",)),)))
