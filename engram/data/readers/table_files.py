@@ -20,9 +20,16 @@ from typing import IO, Any, Final, NamedTuple
 import pandas as pd
 
 from engram.core.machine import check_rows
-from engram.data.readers.csv_files import below_titles, check_names, dialect, read_csv, reading_text
+from engram.data.readers.csv_files import (
+    below_titles,
+    check_names,
+    dialect,
+    read_csv,
+    read_frame,
+    reading_text,
+)
 from engram.data.readers.npz import reading
-from engram.data.schema.columns import File
+from engram.data.schema.columns import File, Schema
 from engram.settings.errors import DataError, Refused, few_names, one_line
 from engram.settings.files import open_file, read_file
 
@@ -47,6 +54,13 @@ def read_rows(path: Path, file: File, only: Collection[str] = ()) -> Any:
     with reading(path, "a workbook as Excel writes it (.xlsx)"), open_file(path) as opened:
         cells = _sheet(path, opened, file.sheet)
     return _table(path, cells, file, only)
+
+
+def read_columns(path: Path, schema: Schema) -> Any:
+    """Reads a table as ``read_rows``, with columns of numbers as ``read_frame`` has them."""
+    if path.suffix.lower() in EXCEL:
+        return read_rows(path, schema.file)
+    return by_line(path, schema.file, read_frame(path, schema.file, schema))
 
 
 def _sheet(path: Path, opened: IO[bytes], name: str) -> Any:

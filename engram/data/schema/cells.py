@@ -20,13 +20,22 @@ CODE: Final = re.compile(r"[+-]?0\d+", re.ASCII)
 EXACT: Final = 2**53  # whole numbers below it are float64
 
 
-def meant(column: Column, cell: str) -> str | None:
-    """Returns the meaning of a cell; None where it is missing."""
-    text = cell if cell in column.codes else cell.strip()
-    text = column.codes.get(text, text)
-    if text in column.missing or (text in NOTHING and text not in column.values):
-        return None
-    return text
+def meant(column: Column, texts: Sequence[str]) -> list[str | None]:
+    """Returns the meaning of cells; None where one is missing.
+
+    In columns of numbers -99 as a code for a missing value is -99.0 and -99,00, too.
+    """
+    gone = {*column.missing, *(NOTHING - {*column.values})}
+    of_numbers = column.missing and column.kind in ("", "number", "whole")
+    codes = {number(column, code) for code in column.missing} - {None} if of_numbers else set()
+    found = [column.codes.get(text, column.codes.get(text.strip(), text.strip())) for text in texts]
+    return [
+        None if text in gone or (codes and _is_one(column, text, codes)) else text for text in found
+    ]
+
+
+def _is_one(column: Column, text: str, codes: Collection[float | None]) -> bool:
+    return number(column, text) in codes and not CODE.fullmatch(text)
 
 
 def number(column: Column, text: str) -> float | None:

@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.data.schema.cells import texts_of
+from engram.data.schema.cells import NOTHING, meant, texts_of
 from engram.data.schema.columns import Column, Schema
 from engram.data.schema.kinds import asked, classes, is_measured, kind_of, mixed, shifted
 from engram.data.schema.typed import Cells, is_plain
-from engram.data.schema.written import Question, read_schema
+from engram.data.schema.written import Question, line, read_schema
 from engram.settings.errors import DataError
 
 INDEXES: Final = frozenset({"", "Unnamed: 0", "__index_level_0__"})
@@ -98,33 +98,44 @@ def _completed(column: Column, cells: Cells) -> Column:
 
 
 def _notes(cells: Cells) -> list[str]:
-    unless = "and count as missing unless it is of its values"
-    each = cells.nothing.items()
-    return [f"{cells.column.name}: {count} cells say {text!r}, {unless}" for text, count in each]
+    name, unless = cells.column.name, "and count as missing unless it is of its values"
+    notes = [f"{name}: {n} cells say {text!r}, {unless}" for text, n in cells.nothing.items()]
+    if len(cells.texts) < 2:
+        held = "".join(f" but {text!r}" for text in cells.shown())
+        ignored = line(name, {"kind": "ignored"})
+        notes.append(f"{name} has no value{held}, which tells nothing: {ignored} leaves it out")
+    return notes
 
 
 def _codes(frame: Any, written: Schema) -> list[str]:
-    """Notes on the columns where codes for a missing value in any column stand.
+    """Notes on the columns where codes for a missing value stand.
 
     Raises:
         DataError: One stands nowhere, and names a column.
     """
-    counts = {code: dict[str, int]() for code in written.file.missing}
-    for name, given in frame.items() if counts else ():
-        cells = Cells.of(Column(name), given)
-        for code, found in counts.items():
-            same = texts_of(cells.texts) == code
-            if count := int(cells.counts[same].sum()) + cells.nothing.get(code, 0):
-                found[name] = count
     notes = []
-    for code, found in counts.items():
+    for code in written.file.missing:
+        counts = {name: _count(written.column(name), given, code) for name, given in frame.items()}
         name = re.split("[=:]", code)[0].strip()
-        if not found and name != code and name in frame:
+        if not any(counts.values()) and name != code and name in frame:
             value = re.split("[=:;]", code)[1].strip()
             raise DataError(
                 f"file.missing must be cells of any column, got {code!r}: write "
                 f'columns.{name} = {{missing = ["{value}"]}} into the schema for one column'
             )
-        each = ", ".join(f"{count} of {name}" for name, count in found.items())
+        each = ", ".join(f"{count} of {name}" for name, count in counts.items() if count)
         notes.append(f"{code!r} counts as missing in {each or 'no cell'}")
-    return notes
+    return notes + [
+        f"{code!r} counts as missing in no cell of {column.name}"
+        for column in written.columns
+        for code in (column.missing if column.name in frame else ())
+        if not _count(column, frame[column.name], code)
+    ]
+
+
+def _count(column: Column, given: Any, code: str) -> int:
+    """Number of a column's cells that a code says are missing."""
+    rows, different = given.factorize()
+    alone = replace(column, missing=(code,), values=(*NOTHING,))
+    gone = [k for k, text in enumerate(meant(alone, texts_of(different))) if text is None]
+    return int(np.isin(rows, gone).sum())

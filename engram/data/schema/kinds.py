@@ -35,13 +35,16 @@ _FAR: Final = 3  # times the distance of the quantiles, beyond which a number ma
 _DIGITS: Final = 5  # of a number with more, all as long as each other, it may be an identifier
 _ROWS: Final = 20  # fewer may tell a target by chance
 _WORDS: Final = 4  # on average, of a sentence
+_EXACT: Final = 1e-6  # a difference by rounding
 _UNIQUE: Final = 0.9  # of the rows differ: an identifier
 
 _DAY = r"\d{4}-\d\d?-\d\d?|\d{4}/\d\d?/\d\d?|\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)\d{2,4}"
 _MONTH = r"\d{1,2}[ .-]{0,2}[A-Z][a-z]{2,8}[ .,-]{0,2}\d{2,4}|[A-Z][a-z]{2,8} \d{1,2}, ?\d{4}"
+_PART = r"\d{1,2}\.\d{1,2}\.|(19|20)\d\d[/-](0[1-9]|1[0-2])|(0?[1-9]|1[0-2])[/-](19|20)\d\d"
 _TIME = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[AaPp][Mm])?"
-DATE: Final = re.compile(rf"(({_DAY})([T ]{_TIME})?( ?(Z|UTC|[+-]\d\d:?\d\d))?|{_MONTH}|{_TIME})")
-"""A date, a time, or both, as programs and people write them."""
+_WHOLE = rf"({_DAY})([T ]{_TIME})?( ?(Z|UTC|[+-]\d\d:?\d\d))?"
+DATE: Final = re.compile(rf"({_WHOLE}|{_MONTH}|{_PART}|{_TIME})")
+"""A date, a part of one, a time, or both, as programs and people write them."""
 
 _DAYS: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y%m%d", "%d.%m.%y")
 _FORMATS: Final = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S")]
@@ -66,7 +69,21 @@ def is_measured(given: Any) -> bool:
         return False
     numbers = given.to_numpy(np.float64, na_value=np.nan)
     whole = np.trunc(numbers) == numbers
-    return bool((~whole & ~np.isnan(numbers)).any()) and not np.isin(numbers[whole], CODES).any()
+    if not (~whole & ~np.isnan(numbers)).any() or np.isin(numbers[whole], CODES).any():
+        return False
+    return not are_days(numbers[~np.isnan(numbers)])
+
+
+def are_days(numbers: npt.NDArray[np.float64]) -> bool:
+    """Whether all numbers may be days and months, as 24.12."""
+
+    def are(some: npt.NDArray[np.float64]) -> bool:
+        with np.errstate(invalid="ignore"):  # of infinity
+            day, month = np.divmod(np.round(100 * some), 100)
+        exact = abs(day + month / 100 - some) < _EXACT
+        return bool((exact & (day >= 1) & (day <= 31) & (month >= 1) & (month <= 12)).all())
+
+    return are(numbers[:FEW]) and are(numbers)
 
 
 # --- Rules of inputs ------------------------------------------------------------------------------
@@ -102,6 +119,14 @@ def _is_day(text: str) -> bool:
         return len(text) == 8 and 1900 <= datetime.strptime(text, "%Y%m%d").year <= 2100
     except ValueError:
         return False
+
+
+def days(cells: Cells) -> Question | None:
+    """More than ten different numbers that may all be days and months."""
+    if cells.numbers is None or len(cells.texts) <= FEW or not are_days(cells.numbers):
+        return None
+    looks = "may be days and months, such as 24.12"
+    return _asks(cells, looks, {"kind": "ignored"}, {"kind": "number"})
 
 
 def identifiers(cells: Cells) -> Question | None:
@@ -258,7 +283,7 @@ def _one_to_one(one: Cells, other: Cells) -> bool:
 
 
 Rule = Callable[[Cells], Question | None]
-RULES: Final[Sequence[Rule]] = (dates, decorated, mixed, identifiers, codes, texts, blanks)
+RULES: Final[Sequence[Rule]] = (dates, days, decorated, mixed, identifiers, codes, texts, blanks)
 """Rules of inputs, of which the first that has a question asks it."""
 
 

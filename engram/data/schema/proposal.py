@@ -41,7 +41,7 @@ def described(data: str, overrides: Mapping[str, Any]) -> str:
     if source.kind == "csv":
         file = dialect(source.path, file)
         file = replace(file, separator=file.separator.removeprefix(","))
-    frame = frame_of(source, cache, file)
+    frame = frame_of(source, cache, replace(known.schema, file=file))
     target = known.target if known.target in frame else ""
     if known.text:  # the only input
         frame = frame[[n for n in frame if n in (known.text.name, target, known.client)]]

@@ -54,7 +54,7 @@ def typed(column: Column, cells: Any) -> Any:
         numbers = plain_numbers(texts_of(different))
         if numbers is not None and not (column.kind == "whole" and (numbers % 1).any()):
             return pd.Series(np.append(numbers, np.nan)[rows], index=cells.index)
-    texts = [meant(column, text) for text in texts_of(different)]
+    texts = meant(column, texts_of(different))
     read = _READERS.get(column.kind, _value)
     if column.kind == "date":
         values: list[Any] = _dates(column, texts)
@@ -214,7 +214,7 @@ class Cells(NamedTuple):
             if (numbers := plain_numbers(texts)) is not None:
                 return cls(column, given, rows, texts, numbers)
         written = texts_of(found).tolist()
-        means = [meant(column, text) for text in written]
+        means = meant(column, written)
         place = {text: k for k, text in enumerate(dict.fromkeys(filter(None, means)))}
         moved = np.array([*(place.get(text, -1) if text else -1 for text in means), -1])
         said = [k for k, text in enumerate(written) if text.strip() in NOTHING - {""}]

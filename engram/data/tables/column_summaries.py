@@ -13,9 +13,9 @@ import pandas as pd
 from engram.core.checks import Fault
 from engram.core.machine import rows_in_memory
 from engram.data.readers.npz import read_npz
-from engram.data.readers.table_files import read_rows
+from engram.data.readers.table_files import read_columns
 from engram.data.schema.cells import check_columns
-from engram.data.schema.columns import Column, File, Schema
+from engram.data.schema.columns import Column, Schema
 from engram.data.schema.fitting import fit
 from engram.data.schema.typed import Cells, typed
 from engram.data.schema.written import Question, read_schema
@@ -24,7 +24,6 @@ from engram.data.tables.raw_tables import framed
 from engram.data.tables.table_summary import LONGEST, MOST_VALUES, DescribedColumn, DescribedTable
 from engram.settings.errors import DataError, one_line
 
-_FILE: Final = File()
 _TENTHS: Final = 10  # rows: with fewer, a tenth of them would be less than one
 _WHOLE: Final = 20  # different whole numbers that may be classes
 _BINS: Final = 16  # between the tenths at either end, at least
@@ -67,7 +66,7 @@ def describe_table(source: Source, schema: Schema, cache: Path, least: int) -> D
         DataError: It cannot be read, has fewer rows, or cells that its schema does not allow.
     """
     with rows_in_memory(one_line(source)):
-        frame = frame_of(source, cache, schema.file)
+        frame = frame_of(source, cache, schema)
         check_columns(source.path, schema.names, frame.columns)
         if len(frame) < least:
             raise DataError(f"{source}: a table that is described must have {least} rows or more")
@@ -119,14 +118,14 @@ def _choices(question: Question, given: Any, least: int) -> tuple[str, ...]:
     return there if there[:1] == question.choices[:1] else ()
 
 
-def frame_of(source: Source, cache: Path, file: File = _FILE) -> Any:
-    """Reads a table as a data frame of cells as they are written.
+def frame_of(source: Source, cache: Path, schema: Schema) -> Any:
+    """Reads a table as a data frame: columns of numbers alone, others as they are written.
 
     Raises:
-        DataError: It cannot be read, or its columns have no names.
+        DataError: It cannot be read, has no rows, or its columns have no names.
     """
     if source.kind in TABLES:
-        frame = read_rows(source.path, file)
+        frame = read_columns(source.path, schema)
     elif source.kind == "npz":
         arrays = read_npz(source.path)
         frame, y = framed(source.path, arrays), arrays.get("y")
@@ -138,6 +137,8 @@ def frame_of(source: Source, cache: Path, file: File = _FILE) -> Any:
     else:
         kinds = "csv, xlsx, parquet, arrow, hf, npz"
         raise DataError(f"{source} is no table with names of columns: {kinds}")
+    if not len(frame):
+        raise DataError(f"{source} must hold some rows")
     return frame.set_axis([*map(str, frame.columns)], axis=1)
 
 

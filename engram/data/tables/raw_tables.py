@@ -17,9 +17,9 @@ from engram.core.checks import Fault, must
 from engram.core.machine import check_rows
 from engram.data.image_axes import CLASSES, PART, say_once
 from engram.data.lazy import is_frame, whole
-from engram.data.readers.csv_files import dialect, read_frame
+from engram.data.readers.csv_files import dialect
 from engram.data.readers.npz import named
-from engram.data.readers.table_files import EXCEL, by_line, read_rows
+from engram.data.readers.table_files import EXCEL, read_columns
 from engram.data.schema.cells import (
     check_columns,
     check_there,
@@ -45,17 +45,15 @@ _CLASSES: Final = ": text is a target of task=classification or, of two values, 
 
 def of_file(path: Path, declared: Declared) -> dict[str, Any]:
     """Reads a file; for its columns and errors see ``of_frame`` and ``read_rows``."""
-    schema = declared.schema
-    if path.suffix.lower() in EXCEL:
-        return of_frame(path, read_rows(path, schema.file), declared)
-    file, where, found = dialect(path, schema.file), path, ""
-    if not schema.file.separator and file.separator != ",":
-        found = json.dumps(file.separator)
-        where = path.with_name(f"{path.name} (separator {found})")
-    frame = by_line(path, file, read_frame(path, file, schema))
-    table = of_frame(where, frame, declared)
+    where, found = path, ""
+    if path.suffix.lower() not in EXCEL and not declared.schema.file.separator:
+        found = dialect(path, declared.schema.file).separator.removeprefix(",")
     if found:
-        say_once(f"{path}: cells are parted by {found}: write file.separator = {found} to say so")
+        where = path.with_name(f"{path.name} (separator {json.dumps(found)})")
+    table = of_frame(where, read_columns(path, declared.schema), declared)
+    if found:
+        shown = json.dumps(found)
+        say_once(f"{path}: cells are parted by {shown}: write file.separator = {shown} to say so")
     return table
 
 
@@ -72,6 +70,8 @@ def of_frame(
         DataError: It lacks a column, the client or target of some rows, or values where none may
             be missing; or it may be read in several ways. It says which.
     """
+    if not len(frame):
+        raise DataError(f"{path} must hold some rows")
     target, client = "" if y is not None else declared.target, declared.client
     check_columns(path, [target] if y is None else [], frame.columns)
     check_client(path, declared, frame.columns if task is None else [client])
@@ -230,8 +230,6 @@ def of_arrays(path: Path, arrays: Mapping[str, Any], declared: Declared) -> dict
     if not is_frame(x):
         x, y, name = framed(path, arrays), _column(path, arrays, declared.target), declared.client
     task = arrays.get(name)
-    if not len(x):
-        raise DataError(f"{path} must hold some rows")
     if PART in arrays and (part := declared.schema.of_role("part")):
         raise DataError(f"{path}: test rows are given, and the column {part} names them, too")
     wrong = {"y": y} if y.shape[:1] != x.shape[:1] else {}
@@ -285,7 +283,7 @@ def parts_of(path: Path, schema: Schema, frame: Any) -> npt.NDArray[np.int64] | 
     check_columns(path, [name], frame.columns)
     column = schema.column(name)
     rows, different = frame[name].factorize()
-    parts = [_PARTS.get(meant(column, text) or "") for text in texts_of(different)]
+    parts = [_PARTS.get(text or "") for text in meant(column, texts_of(different))]
     wrong = [k for k, part in enumerate(parts) if part is None] + [-1]
     if np.isin(rows, wrong).any():
         got = named_cells(frame[name], rows, wrong)

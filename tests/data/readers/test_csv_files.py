@@ -139,6 +139,9 @@ def test_the_line_of_a_refusal_is_an_answer(tmp_path):
 
 def test_columns_of_numbers_are_read_as_such(tmp_path):
     numbers = np.random.default_rng(0).normal(size=(500, 3))
-    pd.DataFrame(numbers, columns=list("abc")).to_csv(path := tmp_path / "t.csv", index=False)
-    found = read_frame(path, File(), Schema())
-    np.testing.assert_array_equal(found.to_numpy(), numbers)  # repr of a double is exact
+    for end in ("\n", "\r\n", "\r"):
+        frame = pd.DataFrame(numbers, columns=list("abc"))
+        frame.to_csv(path := tmp_path / "t.csv", index=False, lineterminator=end)
+        with entry(end):
+            found = read_frame(path, File(), Schema())
+            np.testing.assert_array_equal(found.to_numpy(), numbers)  # repr of a double is exact

@@ -85,14 +85,21 @@ def test_a_file_of_text_goes_by_its_name_or_kind(tmp_path, monkeypatch):
             assert [column.kind for column in columns] == ["number", "category"]
 
 
-@pytest.mark.parametrize("code", [-99.0, 999])
-def test_codes_are_called_as_they_are_written(tmp_path, code):
+@pytest.mark.parametrize("code", ["-99", "-99.0", "999"])
+def test_a_code_is_missing_however_it_is_written(tmp_path, code):
     dose = pd.Series([*np.linspace(1, 9, 38).round(2), code, code], dtype=object)
-    path = written(tmp_path, pd.DataFrame({"dose": dose}))
-    comment = f"# It has '{code}' in row 40 and 1 more rows, far from its other numbers. Or: "
+    path, shown = written(tmp_path, pd.DataFrame({"dose": dose})), f"{float(code):.0f}"
+    comment = f"# It has '{shown}' in row 40 and 1 more rows, far from its other numbers. Or: "
     assert comment in described(str(path), {"target-column": "died"})
-    with pytest.raises(DataError, match="dose is missing in row 40"):
-        read(path, f'columns.dose = {{missing = ["{code}"]}}')
+    for kind in ("", 'kind = "number", '):
+        with pytest.raises(DataError, match="dose is missing in row 40"):
+            read(path, f'columns.dose = {{{kind}missing = ["{shown}"]}}')
+
+
+def test_a_code_for_a_missing_value_that_is_nowhere_is_said(tmp_path, caplog):
+    path = written(tmp_path, pd.DataFrame({"dose": np.linspace(1, 9, 40)}))
+    read(path, 'columns.dose = {missing = ["-98"]}')
+    assert "'-98' counts as missing in no cell of dose" in caplog.text
 
 
 def test_whole_numbers_of_any_type_are_shown_as_such():

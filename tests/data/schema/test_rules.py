@@ -32,6 +32,9 @@ ASKED = {
     "days, typed": (pd.to_datetime(pd.Series(DAYS)), "ignored"),
     "months": ([f"{day:%d %b %Y}" for day in DAYS], "ignored"),
     "times": ([f"{k % 24}:{k % 60:02}" for k in range(N)], "ignored"),
+    "days of a year": ([f"{day:%d.%m.}" for day in DAYS], "ignored"),
+    "days of a year, as numbers": ([f"{day:%d.%m}" for day in DAYS], "ignored"),
+    "months of years": ([f"{day:%Y-%m}" for day in DAYS], "ignored"),
     "both": ([f"{day}T10:00:00Z" for day in DAYS], "ignored"),
     "sentences": ([f"came with pain no {k} on the left" for k in range(N)], "ignored"),
     "one number in most rows is text": (["?"] * 150 + [str(z) for z in Z[:50]], "?"),
@@ -62,6 +65,7 @@ SAFE = {
     "classes with a number": [f"Class{k % 2}" for k in range(N)],
     "a 999 among its like": [str(k) for k in rng.integers(0, 2000, N - 2)] + ["999", "999"],
     "one 999": [str(k) for k in rng.integers(0, 9, N - 1)] + ["999"],
+    "two decimals": [f"{1 + abs(z):.2f}" for z in Z],
     "five digits": [str(k) for k in rng.integers(10_000, 99_999, N)],
 }
 
@@ -223,6 +227,14 @@ def test_cells_for_nothing_are_counted_and_are_no_values():
     declared = fitted(["NA", "ZA", "BW"] * 10, 'columns.v = {values = ["NA", "ZA", "BW"]}')
     assert declared.schema.by_name["v"].values == ("NA", "ZA", "BW")
     assert not declared.notes
+
+
+def test_columns_of_one_value_are_said():
+    for cells, held in ((["A"] * N, " but 'A'"), ([None] * N, ""), ([7] * N, " but '7'")):
+        with entry(held):
+            (note,) = fitted(cells).notes
+            assert note.startswith(f"v has no value{held}, ")
+            assert not fitted(cells, 'columns.v = {kind = "ignored"}').notes
 
 
 def test_missing_codes_are_of_one_column():
