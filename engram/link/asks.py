@@ -3,12 +3,14 @@
 The ends keep what matters, and the server in between may forget everything: a run asks again what
 has no reply, as soon as it or the server has been away; a node keeps its last replies, and gives
 the same one to the same question. So nothing here is stored, and each crash is a case of asking
-again.
+again. A run that goes on from a checkpoint asks former rounds again: once a node works on one of
+them, its replies to later rounds do not count any more, since its memory is not as they left it.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, Self
 
 from engram.link.frames import LARGEST, BadFrame, Frame, pack
@@ -22,6 +24,16 @@ class Key(NamedTuple):
     node: str
     run: str
     request: str
+
+    @property
+    def round(self) -> int:
+        """Number of its round, with which the request begins; 0 if it is of none."""
+        return leading_number(self.request)
+
+
+def leading_number(name: str) -> int:
+    """Returns the number with which a name begins, of 18 digits at most; 0 if there is none."""
+    return int("0" + "".join(takewhile(str.isdecimal, name[:18])))
 
 
 class Listed(NamedTuple):
@@ -128,6 +140,16 @@ class Desk:
     def reply(self, key: Key, reply: bytes) -> None:
         """Notes the reply to a question that is awaited."""
         self._replies[key] = reply
+
+    def later(self, ask: Ask) -> list[Key]:
+        """Returns a node's answered questions of later rounds that are like this one."""
+        node, run, _ = ask.key
+        return [
+            key
+            for key in self._replies
+            if key[:2] == (node, run) and key.round > ask.key.round
+            if self._asked[key].kind == ask.kind
+        ]
 
     def open(self, node: str) -> list[Ask]:
         """Returns the asks that a node has to answer."""

@@ -1,9 +1,9 @@
 """A node's store: contents of its questions, and its last replies, in files.
 
 What it has fetched of a model stays, to be completed. A reply stays until its run has asked more,
-so that the same question gets the same reply without being worked on twice. Names that a server
-makes up are hashed before they name files. Content is encrypted if the site has a key for its
-memories.
+so that the same question gets the same reply without being worked on twice; or until a former round
+is worked on again. Names that a server makes up are hashed before they name files. Content is
+encrypted if the site has a key for its memories.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from engram.link.asks import Ask, Listed
+from engram.link.asks import Ask, Listed, leading_number
 from engram.link.blobs import Blob, Part
 from engram.link.frames import LARGEST, Frame, pack, unpack
 from engram.link.transport import INLINE
@@ -39,7 +39,7 @@ class Store:
 
     def place(self, ask: Ask) -> Path:
         """Returns the folder of a reply's content."""
-        run, request = _hashed(ask.key.run), _hashed(ask.key.request)
+        run, request = _hashed(ask.key.run), f"{ask.key.round}-{_hashed(ask.key.request)}"
         return self._replies / run / _hashed(ask.kind) / request
 
     def content(self, ask: Ask, listed: Listed) -> Blob | Part:
@@ -55,8 +55,14 @@ class Store:
     async def contents(
         self, ask: Ask, fetch: Callable[[bytes], AsyncIterator[bytes]]
     ) -> list[bytes | Blob]:
-        """Returns an ask's contents: small ones, and files, of which what is missing is fetched."""
+        """Returns an ask's contents: small ones, and files, of which what is missing is fetched.
+
+        It is to be worked on, so that replies to its run's later rounds do not count any more.
+        """
         self._tidy(ask)
+        for place in self.place(ask).parent.glob("*"):
+            if leading_number(place.name) > ask.key.round:
+                shutil.rmtree(place, ignore_errors=True)
         inline, found = ask.inline, list[bytes | Blob]()
         for each in ask.contents:
             if each.inline:
