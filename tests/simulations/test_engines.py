@@ -16,8 +16,8 @@ from engram.server.grid import PatientGrid
 from engram.server.run import run
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
-from engram.simulations.in_process import Direct
 from engram.simulations.grid import InProcessGrid
+from engram.simulations.in_process import Direct
 from tests.support import small, trainer
 
 _COSTS = ("ms", "checksum", "bytes-", "seconds-")  # beginnings of entries that differ
