@@ -65,13 +65,24 @@ class Answering:
         self._counters, self._stop = counters, stop
 
     def __call__(self, task: Task) -> Answer:
-        """Returns the answer to a task; one that is cancelled has none that counts."""
+        """Returns the answer to a task; one that is cancelled has none that counts.
+
+        A task whose worker dies is begun once more: it may have been killed by chance.
+        """
         if not task.run.isdecimal():
             return Answer({}, (), "failed", f"a run must be called by a number, got {task.run!r}")
         begun = time.monotonic()
         work = Work(int(task.run), self._node, task.kind, task.contents, task.place, task.key)
-        job = _Job(task, begun, self._seconds(), self._worker.begin(work))
-        answer = self._awaited(job)
+        for _ in range(2):
+            try:
+                job = _Job(task, begun, self._seconds(), self._worker.begin(work))
+                answer = self._awaited(job)
+                break
+            except WorkerDied as died:
+                _log.warning("%s", died)
+                answer = Answer({}, (), "failed", str(died))
+        else:
+            self._note(task, answer.reason)
         self._count(task, answer, time.monotonic() - begun)
         return answer
 
@@ -82,7 +93,7 @@ class Answering:
             return USUAL.seconds
 
     def _awaited(self, job: _Job) -> Answer:
-        """Waits for an outcome, or ends the work."""
+        """Waits for an outcome, or ends the work; raises ``WorkerDied`` without one."""
         task = job.task
         while not wait([job.outcome], _LOOK).done:
             now = time.monotonic()
@@ -98,12 +109,7 @@ class Answering:
                 self._end(job, "its round is over" if late else "nobody waits for it any more")
                 task.cancelled.set()
                 return Answer({}, (), "failed", "it came too late")
-        try:
-            content, error, reason, code = job.outcome.result()
-        except WorkerDied as died:
-            _log.warning("%s", died)
-            self._note(task, str(died))
-            return Answer({}, (), "failed", str(died))
+        content, error, reason, code = job.outcome.result()
         settings = {"code": code} if code else {}
         return Answer(settings, () if content is None else content, error, reason)
 
