@@ -2,7 +2,7 @@
 
 ``python -m tests.link.wire.everywhere connection`` cuts a node's connection after the first record
 of TLS that has passed to the server since it was made, then after the second, and so on through a
-whole run; then after each record from the server. With ``superlink``, ``client-0``, ``worker`` or
+whole run; then after each record from the server. With ``server``, ``client-0``, ``worker`` or
 ``coordinator`` it kills that process there (SIGKILL), and starts it again.
 """
 
@@ -17,7 +17,6 @@ import psutil
 import typer
 
 from benchmarks.chaos import compare, settings
-from benchmarks.membership import CutFederation
 from engram.link.credentials import read_server
 from engram.link.run import Link
 from engram.link.server.membership import Membership
@@ -26,10 +25,12 @@ from engram.server.link_grid import LinkGrid
 from engram.settings.experiment import Experiment
 from engram.simulations.deployed import run_deployed, run_number
 from engram.simulations.engine import simulate
-from tests.link.wire.processes import until
+from tests.link.wire.cuts import Proxy
+from tests.link.wire.learners import CLIENTS
+from tests.link.wire.processes import Processes, new_federation, until
 
-ROUNDS, CLIENTS = 3, 3
-TARGETS = ("connection", "superlink", "client-0", "worker", "coordinator")
+ROUNDS = 3
+TARGETS = ("connection", "server", "client-0", "worker", "coordinator")
 
 
 class Place:
@@ -50,21 +51,30 @@ class Place:
             self._act()
 
 
-class Everywhere:
+class Everywhere(Processes):
     """A federation whose first client's connection, or processes, are disturbed."""
 
+    program = "tests.link.wire.learners"
+
     def __init__(self, folder: Path) -> None:
-        self._folder, self._runs = folder, itertools.count()
-        self._federation = CutFederation(folder / "fed", clients=CLIENTS, options=())
-        few = {"local-steps": 5, "checkpoint-every": 2}
-        self._settings = settings(ROUNDS) | few
+        new_federation(folder / "fed", CLIENTS)
+        super().__init__(folder / "fed")
+        self._out, self._runs, self._proxy = folder, itertools.count(), Proxy(self.port)
+        self._settings = settings(ROUNDS) | {"local-steps": 5, "checkpoint-every": 2}
 
     def __enter__(self) -> "Everywhere":
-        self._federation.__enter__()
+        for name in ("server", *(f"client-{client}" for client in range(CLIENTS))):
+            self.start(name)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._federation.stop()
+        self.close()
+        self._proxy.close()
+
+    def start(self, name: str) -> None:
+        """Starts a process; the first client reaches the server through the proxy."""
+        self.reached_at = self._proxy.port if name == "client-0" else self.port
+        super().start(name)
 
     def disturbed(self, target: str, number: int, *, up: bool) -> bool:
         """Runs, and disturbs after a number of records; returns whether there were so many.
@@ -72,11 +82,11 @@ class Everywhere:
         Raises:
             AssertionError: The run is harmed.
         """
-        proxy, out = self._federation.proxies["client-0"], self._folder / f"run-{next(self._runs)}"
+        out, server = self._out / f"run-{next(self._runs)}", self.folder / "server"
         place = Place(number, up=up, act=partial(self._disturb, target))
-        proxy.cut(0.0)  # the node makes a new connection soon
-        proxy.watch = place
-        experiment, server = Experiment.from_config(self._settings), self._federation.server
+        self._proxy.cut(0.0)  # the node makes a new connection soon
+        self._proxy.watch = place
+        experiment = Experiment.from_config(self._settings)
         if target == "coordinator":
             run_deployed(experiment, out, server)
         else:
@@ -85,25 +95,24 @@ class Everywhere:
             membership = Membership(server, read_server(server).settings.clients)
             run_on_nodes(grid, experiment, out, membership)
             link.close(over=True)
-        proxy.watch = lambda up: None
+        self._proxy.watch = lambda up: None
         calm = out.with_name(f"{out.name}-calm")
         simulate(Experiment.from_config(self._settings | {"participation": str(out)}), calm)
-        found = compare(self._folder / "fed", calm, out, ROUNDS, {}, 0.0)
+        found = compare(self.folder, calm, out, ROUNDS, {}, 0.0)
         where = f"{target}, after {number} records {'to' if up else 'from'} the server: {found}"
         assert max(found.difference, found.memory_difference) <= 1e-6, where
         assert found.memories_lost == found.rounds_lost == 0, where
         return place.reached
 
     def _disturb(self, target: str) -> None:
-        federation = self._federation
         if target == "worker":
-            _kill(psutil.Process(federation.processes["client-0"].pid), "spawn_main")
+            _kill(psutil.Process(self.running["client-0"].pid), "spawn_main")
         elif target == "coordinator":
             _kill(psutil.Process(), "engram.simulations.coordinator")
         else:
             if target != "connection":
-                federation.kill(target)
-                federation.start(target)
+                self.end(target)
+                self.start(target)
             raise ConnectionResetError
 
 
