@@ -25,14 +25,9 @@ class Key(NamedTuple):
     run: str
     request: str
 
-    @property
-    def round(self) -> int:
-        """Number of its round, with which the request begins; 0 if it is of none."""
-        return leading_number(self.request)
 
-
-def leading_number(name: str) -> int:
-    """Returns the number with which a name begins, of 18 digits at most; 0 if there is none."""
+def round_number(name: str) -> int:
+    """Returns the number with which a request's name begins, of 18 digits at most; else 0."""
     return int("0" + "".join(takewhile(str.isdecimal, name[:18])))
 
 
@@ -143,13 +138,9 @@ class Desk:
 
     def later(self, ask: Ask) -> list[Key]:
         """Returns a node's answered questions of later rounds that are like this one."""
-        node, run, _ = ask.key
-        return [
-            key
-            for key in self._replies
-            if key[:2] == (node, run) and key.round > ask.key.round
-            if self._asked[key].kind == ask.kind
-        ]
+        like = [key for key in self._replies if key[:2] == ask.key[:2]]
+        later = (key for key in like if round_number(key[2]) > round_number(ask.key.request))
+        return [key for key in later if self._asked[key].kind == ask.kind]
 
     def open(self, node: str) -> list[Ask]:
         """Returns the asks that a node has to answer."""

@@ -65,15 +65,12 @@ class Answering:
         self._counters, self._stop = counters, stop
 
     def __call__(self, task: Task) -> Answer:
-        """Returns the answer to a task; one that is cancelled has none that counts.
-
-        A task whose worker dies is begun once more: it may have been killed by chance.
-        """
+        """Returns the answer to a task; one that is cancelled has none that counts."""
         if not task.run.isdecimal():
             return Answer({}, (), "failed", f"a run must be called by a number, got {task.run!r}")
         begun = time.monotonic()
         work = Work(int(task.run), self._node, task.kind, task.contents, task.place, task.key)
-        for _ in range(2):
+        for _ in range(2):  # a worker may be killed by chance
             try:
                 job = _Job(task, begun, self._seconds(), self._worker.begin(work))
                 answer = self._awaited(job)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from engram.link.asks import Ask, Listed, leading_number
+from engram.link.asks import Ask, Listed, round_number
 from engram.link.blobs import Blob, Part
 from engram.link.frames import LARGEST, Frame, pack, unpack
 from engram.link.transport import INLINE
@@ -39,8 +39,8 @@ class Store:
 
     def place(self, ask: Ask) -> Path:
         """Returns the folder of a reply's content."""
-        run, request = _hashed(ask.key.run), f"{ask.key.round}-{_hashed(ask.key.request)}"
-        return self._replies / run / _hashed(ask.kind) / request
+        number, request = round_number(ask.key.request), _hashed(ask.key.request)
+        return self._replies / _hashed(ask.key.run) / _hashed(ask.kind) / f"{number}-{request}"
 
     def content(self, ask: Ask, listed: Listed) -> Blob | Part:
         """Returns a content of an ask, or what is there of it."""
@@ -55,14 +55,8 @@ class Store:
     async def contents(
         self, ask: Ask, fetch: Callable[[bytes], AsyncIterator[bytes]]
     ) -> list[bytes | Blob]:
-        """Returns an ask's contents: small ones, and files, of which what is missing is fetched.
-
-        It is to be worked on, so that replies to its run's later rounds do not count any more.
-        """
+        """Returns an ask's contents: small ones, and files, of which what is missing is fetched."""
         self._tidy(ask)
-        for place in self.place(ask).parent.glob("*"):
-            if leading_number(place.name) > ask.key.round:
-                shutil.rmtree(place, ignore_errors=True)
         inline, found = ask.inline, list[bytes | Blob]()
         for each in ask.contents:
             if each.inline:
@@ -86,7 +80,10 @@ class Store:
         return blob
 
     def _tidy(self, ask: Ask) -> None:
-        """Removes contents of a run that neither this ask has nor its former one had."""
+        """Removes replies of later rounds, and contents that neither this ask nor the last has."""
+        for place in self.place(ask).parent.glob("*"):
+            if round_number(place.name) > round_number(ask.key.request):
+                shutil.rmtree(place, ignore_errors=True)
         run = ask.key.run
         new, former = {each.digest for each in ask.contents}, self._former.get(run, set())
         (folder := self._contents / _hashed(run)).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,23 +1,20 @@
-"""A short run that is disturbed once, at one place after the other, and must give what it gives.
+"""A short run that is disturbed at one place after the other, and must give what it gives.
 
 ``python -m tests.link.wire.everywhere connection`` cuts a node's connection after the first record
 of TLS that has passed to the server since it was made, then after the second, and so on through a
 whole run; then after each record from the server. With ``server``, ``client-0``, ``worker`` or
-``coordinator`` it kills that process there (SIGKILL), and starts it again.
+``coordinator`` it kills that process there (SIGKILL), and starts it again. A second argument takes
+every so manieth place alone.
 """
 
-import itertools
+import sys
 import tempfile
-from collections.abc import Callable, Iterable
-from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Annotated
 
 import psutil
-import typer
 
 from benchmarks.chaos import compare, settings
-from engram.link.credentials import read_server
 from engram.link.run import Link
 from engram.link.server.membership import Membership
 from engram.server.app import run_on_nodes
@@ -33,24 +30,6 @@ ROUNDS = 3
 TARGETS = ("connection", "server", "client-0", "worker", "coordinator")
 
 
-class Place:
-    """The place after a number of records in one direction, at which something is done once."""
-
-    def __init__(self, number: int, *, up: bool, act: Callable[[], None]) -> None:
-        self._left, self._up, self._act = number, up, act
-
-    @property
-    def reached(self) -> bool:
-        """Whether so many records have passed."""
-        return self._left <= 0
-
-    def __call__(self, up: bool) -> None:
-        """Counts a record."""
-        self._left -= up is self._up
-        if self._left == 0 and up is self._up:
-            self._act()
-
-
 class Everywhere(Processes):
     """A federation whose first client's connection, or processes, are disturbed."""
 
@@ -59,7 +38,7 @@ class Everywhere(Processes):
     def __init__(self, folder: Path) -> None:
         new_federation(folder / "fed", CLIENTS)
         super().__init__(folder / "fed")
-        self._out, self._runs, self._proxy = folder, itertools.count(), Proxy(self.port)
+        self._outs, self._proxy = (folder / f"run-{number}" for number in count()), Proxy(self.port)
         self._settings = settings(ROUNDS) | {"local-steps": 5, "checkpoint-every": 2}
 
     def __enter__(self) -> "Everywhere":
@@ -67,7 +46,7 @@ class Everywhere(Processes):
             self.start(name)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self._proxy.close()
 
@@ -82,19 +61,17 @@ class Everywhere(Processes):
         Raises:
             AssertionError: The run is harmed.
         """
-        out, server = self._out / f"run-{next(self._runs)}", self.folder / "server"
-        place = Place(number, up=up, act=partial(self._disturb, target))
+        records, out = 0, next(self._outs)
+
+        def watch(passed_up: bool) -> None:
+            nonlocal records
+            records += passed_up is up
+            if records == number and passed_up is up:
+                self._disturb(target)
+
         self._proxy.cut(0.0)  # the node makes a new connection soon
-        self._proxy.watch = place
-        experiment = Experiment.from_config(self._settings)
-        if target == "coordinator":
-            run_deployed(experiment, out, server)
-        else:
-            link = Link(server, str(run_number(out)))
-            grid = LinkGrid(link, run_number(out), experiment, out)
-            membership = Membership(server, read_server(server).settings.clients)
-            run_on_nodes(grid, experiment, out, membership)
-            link.close(over=True)
+        self._proxy.watch = watch
+        self._run(out, alone=target == "coordinator")
         self._proxy.watch = lambda up: None
         calm = out.with_name(f"{out.name}-calm")
         simulate(Experiment.from_config(self._settings | {"participation": str(out)}), calm)
@@ -102,7 +79,18 @@ class Everywhere(Processes):
         where = f"{target}, after {number} records {'to' if up else 'from'} the server: {found}"
         assert max(found.difference, found.memory_difference) <= 1e-6, where
         assert found.memories_lost == found.rounds_lost == 0, where
-        return place.reached
+        return records >= number
+
+    def _run(self, out: Path, *, alone: bool) -> None:
+        """Runs in this process, or in one of its own, ``alone``."""
+        experiment, server = Experiment.from_config(self._settings), self.folder / "server"
+        if alone:
+            run_deployed(experiment, out, server)
+            return
+        link = Link(server, str(run_number(out)))
+        grid = LinkGrid(link, run_number(out), experiment, out)
+        run_on_nodes(grid, experiment, out, Membership(server, CLIENTS))
+        link.close(over=True)
 
     def _disturb(self, target: str) -> None:
         if target == "worker":
@@ -119,31 +107,22 @@ class Everywhere(Processes):
 def _kill(parent: psutil.Process, name: str) -> None:
     """Kills a child, once it is there."""
 
-    def killed() -> bool:
-        for child in parent.children():
-            if any(name in argument for argument in child.cmdline()):
-                child.kill()
-                return True
-        return False
+    def named() -> list[psutil.Process]:
+        return [child for child in parent.children() if name in " ".join(child.cmdline())]
 
-    until(killed)
+    until(named)
+    named()[0].kill()
 
 
-def sweep(everywhere: Everywhere, target: str, numbers: Iterable[int], *, up: bool) -> int:
-    """Disturbs a run at places until it has no more; returns their number."""
-    for count, number in enumerate(numbers):
-        if not everywhere.disturbed(target, number, up=up):
-            return count
-    return count + 1
-
-
-def main(target: Annotated[str, typer.Argument(help=", ".join(TARGETS))], every: int = 1) -> None:
+def main(target: str, every: str = "1") -> None:
     """Prints how many places were disturbed; ends with an error where a run was harmed."""
     with tempfile.TemporaryDirectory() as folder, Everywhere(Path(folder)) as everywhere:
         for up, way in ((True, "to"), (False, "from")):
-            count = sweep(everywhere, target, itertools.count(1, every), up=up)
-            print(f"{target}: {count} places after records {way} the server, none of them harmful")
+            for tried, number in enumerate(count(1, int(every))):
+                if not everywhere.disturbed(target, number, up=up):
+                    print(f"{target}: {tried} places after records {way} the server", flush=True)
+                    break
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main(*sys.argv[1:])
