@@ -138,7 +138,7 @@ class LinkGrid:
             name = next(n for k in count(1) if (n := f"{name}/{k}") not in self._asked)
         else:
             self._named[node, kind] += 1
-            name = f"{self._token}/{kind}/{node}/{self._named[node, kind]}"
+            name = f"{kind}/{node}/{self._token}/{self._named[node, kind]}"
         name_message(message, name)
         return name
 

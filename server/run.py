@@ -157,6 +157,7 @@ class _Run:
             # A run that goes on from its last round has not been scored there.
             state = strategy.state if step.final and not step.usual else None
             rows.append(self._report(last, metrics, scored=step.due and self.scores))
+            self.config["way"] = way_of(rows)  # as in a resumed run, whose questions are the same
             ends = step.final or strategy.over
             stopping = not (ends or self.grid.still) and self.grid.stopping
             # Sites take part in a secure round once: a resumed run goes on after the last one.

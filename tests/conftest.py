@@ -85,12 +85,13 @@ def _as_found(monkeypatch):
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, getattr(TaskIdentity, name))
     loggers = [logging.getLogger(name) for name in ("flwr", "flwr.engram")]
-    logged = [(logger.level, [*logger.handlers]) for logger in loggers]
+    # Pytest logs beside a logger that does not propagate, and would stay there if it did again.
+    logged = [(logger.level, logger.propagate, [*logger.handlers]) for logger in loggers]
     yield
     os.environ.pop("ENGRAM_LOG", None)
-    for logger, (level, handlers) in zip(loggers, logged, strict=True):
+    for logger, (level, propagates, handlers) in zip(loggers, logged, strict=True):
         logger.setLevel(level)
-        logger.handlers = handlers
+        logger.propagate, logger.handlers = propagates, handlers
 
 
 @pytest.fixture

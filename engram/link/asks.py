@@ -3,12 +3,14 @@
 The ends keep what matters, and the server in between may forget everything: a run asks again what
 has no reply, as soon as it or the server has been away; a node keeps its last replies, and gives
 the same one to the same question. So nothing here is stored, and each crash is a case of asking
-again.
+again. A run that goes on from a checkpoint asks former rounds again: once a node works on one of
+them, its replies to later rounds do not count any more, since its memory is not as they left it.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, Self
 
 from engram.link.frames import LARGEST, BadFrame, Frame, pack
@@ -22,6 +24,11 @@ class Key(NamedTuple):
     node: str
     run: str
     request: str
+
+
+def round_number(name: str) -> int:
+    """Returns the number with which a request's name begins, of 18 digits at most; else 0."""
+    return int("0" + "".join(takewhile(str.isdecimal, name[:18])))
 
 
 class Listed(NamedTuple):
@@ -128,6 +135,12 @@ class Desk:
     def reply(self, key: Key, reply: bytes) -> None:
         """Notes the reply to a question that is awaited."""
         self._replies[key] = reply
+
+    def later(self, ask: Ask) -> list[Key]:
+        """Returns a node's answered questions of later rounds that are like this one."""
+        like = [key for key in self._replies if key[:2] == ask.key[:2]]
+        later = (key for key in like if round_number(key[2]) > round_number(ask.key.request))
+        return [key for key in later if self._asked[key].kind == ask.kind]
 
     def open(self, node: str) -> list[Ask]:
         """Returns the asks that a node has to answer."""

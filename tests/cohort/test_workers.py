@@ -142,7 +142,7 @@ def test_a_process_that_is_lost_costs_no_bit(code, caplog, monkeypatch, others):
     found, memories, left = rounds_of(e, 3)
     assert (left, memories) == (1, kept)
     assert_bits(found, whole)
-    (line,) = set(caplog.messages)
+    (line,) = caplog.messages
     assert line == (
         f"a process that trained clients ended with exit code {-code}: "
         "from now on one process trains all of them"

@@ -17,6 +17,7 @@ from engram.server.run import run
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
+from engram.simulations.in_process import Direct
 from tests.support import small, trainer
 
 _COSTS = ("ms", "checksum", "bytes-", "seconds-")  # beginnings of entries that differ
@@ -107,8 +108,16 @@ def test_a_run_that_is_resumed_goes_on_in_the_way_in_which_it_was_trained(tmp_pa
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.GELU(), nn.Linear(8, 10))
     engram.model(lambda: deepcopy(net), "net-of-several-ways")
     e = small(method="fedavg", model="net-of-several-ways", num_rounds=2)
+    asked, train = [], Direct.train
+
+    def spy(self, grid, strategy, server_round, model, config, before, *, timeout):
+        asked.append(config["way"])
+        return train(self, grid, strategy, server_round, model, config, before, timeout=timeout)
+
+    monkeypatch.setattr(Direct, "train", spy)
     for way, settings in (("in-turn", {}), ("vmap", {"resume": str(tmp_path), "num_rounds": 4})):
         monkeypatch.setattr("engram.cohort.trainer.trainer.quickest", lambda *_, way=way: way)
         simulate(e.model_copy(update=settings), tmp_path)
     rows = Run.open(tmp_path).rows()
     assert [row["ways"] for row in rows if "ways" in row] == [{"in-turn": 1}] * 4
+    assert asked == ["", *["in-turn"] * 3]  # alike before and after, for nodes that keep replies

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from logging import getLogger
 from threading import Event
-from typing import Final, NamedTuple
+from typing import Final
 
 from flwr.app import MessageType
 
@@ -29,13 +29,6 @@ COUNTED: Final = {
 }
 
 _LOOK = 0.2  # seconds between looks whether work is to end
-
-
-class _Job(NamedTuple):
-    task: Task
-    since: float
-    seconds: float  # that the site's policy allows
-    outcome: Future[Outcome]
 
 
 class Answering:
@@ -70,8 +63,15 @@ class Answering:
             return Answer({}, (), "failed", f"a run must be called by a number, got {task.run!r}")
         begun = time.monotonic()
         work = Work(int(task.run), self._node, task.kind, task.contents, task.place, task.key)
-        job = _Job(task, begun, self._seconds(), self._worker.begin(work))
-        answer = self._awaited(job)
+        for _ in range(2):  # a worker may be killed by chance
+            try:
+                answer = self._awaited(self._worker.begin(work), task, begun)
+                break
+            except WorkerDied as died:
+                _log.warning("%s", died)
+                answer = Answer({}, (), "failed", str(died))
+        else:
+            self._note(task, answer.reason)
         self._count(task, answer, time.monotonic() - begun)
         return answer
 
@@ -81,39 +81,35 @@ class Answering:
         except Refused:  # by which the worker refuses the message
             return USUAL.seconds
 
-    def _awaited(self, job: _Job) -> Answer:
-        """Waits for an outcome, or ends the work."""
-        task = job.task
-        while not wait([job.outcome], _LOOK).done:
+    def _awaited(self, outcome: Future[Outcome], task: Task, since: float) -> Answer:
+        """Waits for an outcome, or ends the work; raises ``WorkerDied`` without one."""
+        seconds = self._seconds()
+        while not wait([outcome], _LOOK).done:
             now = time.monotonic()
             if self._stop.is_set():
                 task.cancelled.set()
                 return Answer({}, (), "failed", "the node stops")
-            if now > job.since + job.seconds:
-                why = f"this site's policy allows {job.seconds:g} s of work for a round"
-                self._end(job, why)
+            if now > since + seconds:
+                why = f"this site's policy allows {seconds:g} s of work for a round"
+                self._end(task, since, why)
                 return Answer({}, (), "refused", f"{why}, which it has taken")
             if task.cancelled.is_set() or now > task.until:
                 late = now > task.until
-                self._end(job, "its round is over" if late else "nobody waits for it any more")
+                why = "its round is over" if late else "nobody waits for it any more"
+                self._end(task, since, why)
                 task.cancelled.set()
                 return Answer({}, (), "failed", "it came too late")
-        try:
-            content, error, reason, code = job.outcome.result()
-        except WorkerDied as died:
-            _log.warning("%s", died)
-            self._note(task, str(died))
-            return Answer({}, (), "failed", str(died))
+        content, error, reason, code = outcome.result()
         settings = {"code": code} if code else {}
         return Answer(settings, () if content is None else content, error, reason)
 
-    def _end(self, job: _Job, why: str) -> None:
+    def _end(self, task: Task, since: float, why: str) -> None:
         """Ends work, so that it delays nothing else."""
-        seconds = time.monotonic() - job.since
-        _log.warning("work for run %s ended after %.0f s: %s", job.task.run, seconds, why)
+        seconds = time.monotonic() - since
+        _log.warning("work for run %s ended after %.0f s: %s", task.run, seconds, why)
         self._worker.stop_work()
-        shutil.rmtree(job.task.place, ignore_errors=True)  # what it has written of its reply
-        self._note(job.task, f"after {seconds:.0f} s: {why}")
+        shutil.rmtree(task.place, ignore_errors=True)  # what it has written of its reply
+        self._note(task, f"after {seconds:.0f} s: {why}")
 
     def _note(self, task: Task, why: str) -> None:
         """Adds a line to the audit; it counts as a round if it was to train."""

@@ -1,9 +1,9 @@
 """A node's store: contents of its questions, and its last replies, in files.
 
 What it has fetched of a model stays, to be completed. A reply stays until its run has asked more,
-so that the same question gets the same reply without being worked on twice. Names that a server
-makes up are hashed before they name files. Content is encrypted if the site has a key for its
-memories.
+so that the same question gets the same reply without being worked on twice; or until a former round
+is worked on again. Names that a server makes up are hashed before they name files. Content is
+encrypted if the site has a key for its memories.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from engram.link.asks import Ask, Listed
+from engram.link.asks import Ask, Listed, round_number
 from engram.link.blobs import Blob, Part
 from engram.link.frames import LARGEST, Frame, pack, unpack
 from engram.link.transport import INLINE
@@ -39,8 +39,8 @@ class Store:
 
     def place(self, ask: Ask) -> Path:
         """Returns the folder of a reply's content."""
-        run, request = _hashed(ask.key.run), _hashed(ask.key.request)
-        return self._replies / run / _hashed(ask.kind) / request
+        number, request = round_number(ask.key.request), _hashed(ask.key.request)
+        return self._replies / _hashed(ask.key.run) / _hashed(ask.kind) / f"{number}-{request}"
 
     def content(self, ask: Ask, listed: Listed) -> Blob | Part:
         """Returns a content of an ask, or what is there of it."""
@@ -80,7 +80,10 @@ class Store:
         return blob
 
     def _tidy(self, ask: Ask) -> None:
-        """Removes contents of a run that neither this ask has nor its former one had."""
+        """Removes replies of later rounds, and contents that neither this ask nor the last has."""
+        for place in self.place(ask).parent.glob("*"):
+            if round_number(place.name) > round_number(ask.key.request):
+                shutil.rmtree(place, ignore_errors=True)
         run = ask.key.run
         new, former = {each.digest for each in ask.contents}, self._former.get(run, set())
         (folder := self._contents / _hashed(run)).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """A node's worker: a process that loads the ClientApp once and answers one message after another.
 
-It is a separate process so that a segmentation fault, or being killed for lack of memory, costs one
-message and not the node. Models pass between the two as files.
+It is a separate process so that a segmentation fault, or being killed for lack of memory, costs a
+message its work so far, and not the node. Models pass between the two as files.
 """
 
 import contextlib

@@ -92,6 +92,7 @@ class Exchange:
         elif frame.kind == "began":
             session.strikes += session.work is not None
             session.begin(ask.key, f"{ask.kind} of run {ask.key.run}")
+            self._forget(self._desk.later(ask))
         elif frame.kind == "reply":
             if not self.refuse_large(ask, len(frame.body)):
                 self.reply(ask, frame, size=len(frame.body))

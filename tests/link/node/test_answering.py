@@ -19,18 +19,17 @@ from engram.wire.counters import Counters
 
 
 class Worker:
-    """A worker that is done at once with an outcome or an error, or else works for ever."""
+    """A worker that is done at once with outcomes or errors, or else works for ever."""
 
-    def __init__(self, result=None):
-        self.result, self.work, self.stopped = result, None, 0
-        self._done = Future()
+    def __init__(self, *results):
+        self.results, self.work, self.stopped = [*results], None, 0
 
     def begin(self, work):
-        self.work = work
-        if isinstance(self.result, Exception):
-            self._done.set_exception(self.result)
-        elif self.result is not None:
-            self._done.set_result(self.result)
+        self.work, self._done = work, Future()
+        if self.results:
+            result = self.results.pop(0)
+            died = isinstance(result, Exception)
+            (self._done.set_exception if died else self._done.set_result)(result)
         return self._done
 
     def stop_work(self):
@@ -108,9 +107,13 @@ def test_work_that_nobody_waits_for_is_ended_at_once(tmp_path, node, late):
     assert lines(audit) == [(17, f"after N s: {why}", 0)]
 
 
-def test_a_worker_that_dies_is_told_of_and_noted(tmp_path, node):
+def test_a_worker_that_dies_twice_is_told_of_and_noted(tmp_path, node):
     died = "the worker ended with SIGKILL while it handled a message"
-    answer, audit, _, _ = node(Worker(WorkerDied(died)), seconds=None)
+    blob = Blob("d" * 64, 7, tmp_path / "place" / "x")
+    answer, audit, counters, _ = node(Worker(WorkerDied(died), Outcome(blob)), seconds=None)
+    assert answer(task(tmp_path)) == Answer({}, blob)
+    assert (lines(audit), counters.counts()["failures"]) == ([], 0)
+    answer, audit, _, _ = node(Worker(*[WorkerDied(died)] * 2), seconds=None)
     assert answer(task(tmp_path)) == Answer({}, (), "failed", died)
     assert lines(audit) == [(17, died, 1)]
 

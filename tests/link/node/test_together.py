@@ -1,6 +1,5 @@
 """Nodes that share a process: each ends by itself, and their workers share memory."""
 
-import logging
 import os
 import signal
 import threading
@@ -30,7 +29,6 @@ def test_all_run_at_once_until_all_have_ended():
 
 
 def test_a_node_that_ends_by_an_error_leaves_the_others_alone(caplog):
-    logging.getLogger("flwr.engram").addHandler(caplog.handler)
     failed, ended = threading.Event(), []
 
     def fail():
@@ -41,11 +39,8 @@ def test_a_node_that_ends_by_an_error_leaves_the_others_alone(caplog):
         assert failed.wait(20)
         ended.append("b")
 
-    try:
-        with pytest.raises(Refused, match="its key is not registered"):
-            run_together({"fed/a": fail, "fed/b": run})
-    finally:
-        logging.getLogger("flwr.engram").removeHandler(caplog.handler)
+    with pytest.raises(Refused, match="its key is not registered"):
+        run_together({"fed/a": fail, "fed/b": run})
     assert ended == ["b"]
     assert "fed/a has ended: its key is not registered" in caplog.text
 

@@ -23,6 +23,7 @@ from engram.settings.errors import Refused
 
 PATIENCE = Patience(ping=2.0, answer=2.0, stall=20.0, longest=1.0)
 MOST_REPLY = 2**30
+Answers = Callable[[Path], Callable[[Task], Answer]]
 _ADDED = bytes([*range(1, 256), 0])
 
 
@@ -69,9 +70,9 @@ def lost(fault: Lost) -> None:
     logging.getLogger("flwr.engram").warning("%s; connecting again", fault)
 
 
-def new_node(address: str, folder: Path) -> Node:
+def new_node(address: str, folder: Path, answers: Answers) -> Node:
     """Returns a node."""
-    own, answer = folder / "state", answer_in(folder)
+    own, answer = folder / "state", answers(folder)
     return Node(dialing(address, folder), own, answer, lost, patience=PATIENCE)
 
 
@@ -81,14 +82,20 @@ def new_server(folder: Path, patience: Patience = PATIENCE) -> Server:
     return Server(folder, *found, most_reply=MOST_REPLY, patience=patience)
 
 
-async def main(address: str, folder: Path, names: str) -> None:
+def main(answers: Answers) -> None:
     """Runs nodes until the process is killed, or the server."""
-    if names == "server":
-        await serve_until_stopped(new_server(folder / "server"), address)
-    else:
-        await asyncio.gather(*(new_node(address, folder / n).serve() for n in names.split(",")))
+    address, folder, names = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+
+    async def serve() -> None:
+        if names == "server":
+            await serve_until_stopped(new_server(folder / "server"), address)
+        else:
+            nodes = (new_node(address, folder / name, answers) for name in names.split(","))
+            await asyncio.gather(*(node.serve() for node in nodes))
+
+    asyncio.run(serve())
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
+    main(answer_in)

@@ -1,10 +1,11 @@
-"""A proxy on this machine that passes TCP on, and can cut what passes."""
+"""A proxy on this machine that passes TLS on, record by record, and can cut what passes."""
 
 import contextlib
 import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 from tests.link.wire.processes import free_port
 
@@ -15,10 +16,15 @@ class Proxy:
     Attributes:
         port: Where it listens.
         passed: Bytes that have passed, in both directions.
+        watch: Called after each record, with whether it went to the server; if it raises
+            ``OSError``, the connection ends.
     """
+
+    watch: Callable[[bool], None]
 
     def __init__(self, to: int) -> None:
         self._to, self.passed, self._cut_until, self._over = to, 0, 0.0, False
+        self.watch = lambda up: None
         self.port = free_port()
         self._listening = socket.create_server(("127.0.0.1", self.port))
         self._open: set[socket.socket] = set()
@@ -61,11 +67,27 @@ class Proxy:
                         time.sleep(0.05)
                         continue
                     for key, _ in both.select(0.2):
-                        data = key.fileobj.recv(2**16)  # type: ignore[union-attr]
-                        if not data:
-                            return
+                        data = _record(key.fileobj)  # type: ignore[arg-type]
                         key.data.sendall(data)
                         self.passed += len(data)
+                        self.watch(key.fileobj is near)
 
     def _is_cut(self) -> bool:
         return time.monotonic() < self._cut_until
+
+
+def _record(of: socket.socket) -> bytes:
+    """Returns the next record of a connection.
+
+    Raises:
+        ConnectionError: It has ended.
+    """
+    header = _exactly(of, 5)
+    return header + _exactly(of, int.from_bytes(header[3:]))
+
+
+def _exactly(of: socket.socket, size: int) -> bytes:
+    data = of.recv(size, socket.MSG_WAITALL)
+    if len(data) < size:
+        raise ConnectionResetError
+    return data

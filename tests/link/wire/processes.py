@@ -29,7 +29,9 @@ def new_federation(folder: Path, clients: int) -> None:
 
 
 class Processes:
-    """A server and nodes as processes, of a federation's folder."""
+    """A server and nodes as processes of a program, of a federation's folder."""
+
+    program = "tests.link.wire.answers"
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -39,7 +41,7 @@ class Processes:
     def start(self, name: str) -> None:
         """Starts the server, or a node, or several with commas between."""
         port = self.port if name == "server" else self.reached_at
-        command = [sys.executable, "-m", "tests.link.wire.answers"]
+        command = [sys.executable, "-m", self.program]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRPC_VERBOSITY": "NONE"}
         with (self.folder / f"{name[:40]}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(

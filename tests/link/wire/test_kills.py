@@ -1,15 +1,17 @@
 """A link of real processes: whatever is killed, stopped or cut, every reply comes once."""
 
+import itertools
 import os
-import random
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from engram.link.questions import Content
 from tests.link.wire.cuts import Proxy
+from tests.link.wire.everywhere import TARGETS, Everywhere
 from tests.link.wire.processes import Processes, new_federation, until
 from tests.link.wire.together import LARGE, NAMES, SMALL, Lab
 
@@ -54,17 +56,12 @@ def test_the_server_is_killed_while_nodes_work(fed: Processes, lab: Lab, content
     assert (lab.worked("client-0"), lab.worked("client-1")) == (1, 1)  # nobody works twice
 
 
-def test_random_kills(fed: Processes, lab: Lab) -> None:
-    """In each of twelve rounds, the server or a node is killed at some moment."""
-    rng, content = random.Random(0), Content([bytes(2**21)])
-    for number in range(12):
-        lab.ask(content, request=f"{number}/train", seconds=0.2, within=200)
-        time.sleep(rng.uniform(0, 0.6))
-        restart(fed, rng.choice(["server", *NAMES]), rng.uniform(0, 0.5))
-        found = lab.replies(200)
-        assert {n: r.error + r.reason for n, r in found.items()} == dict.fromkeys(NAMES, "")
-        assert {bytes(each.content) for each in found.values()} == {bytes([number + 1]) * 2**21}
-        content = Content([bytes(found["client-0"].content)])
+def test_a_run_gives_what_it_gives_wherever_it_is_disturbed(tmp_path: Path) -> None:
+    with Everywhere(tmp_path) as everywhere:
+        for number, up in itertools.product((1, 5, 14, 20), (True, False)):
+            assert everywhere.disturbed("connection", number, up=up)
+        for target in TARGETS[1:]:
+            assert everywhere.disturbed(target, 18, up=False)
 
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "held"])

@@ -5,7 +5,9 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
+from engram.client.disk_memory import DiskStore
 from engram.link.asks import Ask, Key
 from engram.link.credentials import read_node
 from engram.link.frames import pack, unpack
@@ -184,6 +186,35 @@ def test_a_run_begins_anew(lab: Lab, content: Content) -> None:
     lab.ask(other)  # the same round, of another model
     lab.assert_right(other)
     assert lab.worked("client-0") == 2
+
+
+def test_a_reply_counts_with_the_memory_that_it_left(
+    fed: Together, lab: Lab, tmp_path: Path
+) -> None:
+    """A memory is the sum of the rounds so far; one that is saved removes those of later rounds."""
+    store = DiskStore(tmp_path)
+
+    def answer(task: Task) -> Answer:
+        number = int(task.request.partition("/")[0])
+        before = store.load(0, before=number) or {"sum": torch.tensor(0)}
+        total = before["sum"] + number
+        store.save(0, {"sum": total}, server_round=number, durable=0)
+        return Answer({"sum": int(total)})
+
+    fed.end("client-0")
+    fed.start("client-0", answer=answer)
+    until(lab.there)
+    for number in (1, 2, 3, 4):
+        lab.ask(request=f"{number}/train", names=NAMES[:1], changed=False)
+        until(lambda: lab.link._inbox.qsize() == 1)
+        if number < 4:  # the process ends before it takes the last reply
+            lab.replies()
+    lab.link.close(over=False)
+    lab.link = lab.open()
+    for number in (3, 4, 5):  # the next one goes on from a checkpoint of round 2
+        lab.ask(request=f"{number}/train", names=NAMES[:1], changed=number == 3)
+        assert lab.replies()["client-0"].settings == {"sum": number * (number + 1) // 2}
+    fed.end("client-0")
 
 
 def test_a_process_that_goes_on_with_a_run_replaces_the_former(lab: Lab) -> None:
