@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import queue
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -243,3 +244,19 @@ def test_strangers_get_no_further_than_tls(fed: Together, lab: Lab, tmp_path: Pa
     (stranger / "ca.crt").write_bytes((fed.folder / "ca.crt").read_bytes())
     assert call(fed, stranger, [HELLO]) == "UNAVAILABLE"  # its key is no member's
     assert lab.there()
+
+
+def test_strangers_cannot_take_all_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engram.link.transport._MOST", 3)
+    with together(tmp_path / "fed", 1) as fed, contextlib.ExitStack() as stack:
+        fed.start("server", "client-0")
+        lab = fed.lab()
+        until(lambda: lab.there("client-0"))
+        for _ in range(2):  # which say nothing
+            stack.enter_context(socket.create_connection(("127.0.0.1", fed.port), 20))
+        late = stack.enter_context(socket.create_connection(("127.0.0.1", fed.port), 20))
+        assert late.recv(1) == b""
+        lab.ask(SMALL, names=["client-0"])
+        lab.assert_right(SMALL, names=["client-0"])
