@@ -36,7 +36,8 @@ class TextColumns:
     def add_lines(self, opened: IO[bytes], separator: str, skip: int) -> bool:
         """Adds all rows of a file below some lines; returns whether no cell has a quote."""
         for _ in range(skip):
-            opened.readline()
+            if b"\r" in opened.readline().rstrip(b"\r\n"):  # which ends each line by itself
+                return False
         width = len(self._is_text)
         while lines := opened.readlines(_BLOCK):
             rows = [row for line in lines if (row := line.rstrip(b"\r\n"))]

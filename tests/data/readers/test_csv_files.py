@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from engram.data.readers.csv_files import read_csv, read_frame
 from engram.data.readers.table_files import read_text
 from engram.data.schema.columns import File, Schema
+from engram.data.schema.declared import declare
 from engram.data.schema.written import of_toml, read_schema, to_toml
+from engram.data.tables.raw_tables import of_file
+from engram.settings.data import DataSettings
 from engram.settings.errors import DataError, Refused
 from tests.samples import entry
 
@@ -71,6 +74,10 @@ def test_other_files_and_dialects_are_refused(tmp_path):
         (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
         with entry(text, known), pytest.raises(DataError, match=words):
             read(path, **known)
+    path.write_text("a,died\n")
+    settings = DataSettings.model_validate({"target-column": "died"})
+    with pytest.raises(DataError, match=r"t\.csv has no rows$"):
+        of_file(path, declare(settings))
 
 
 def test_a_line_of_names_that_does_not_end_is_refused(tmp_path):
@@ -139,6 +146,8 @@ def test_the_line_of_a_refusal_is_an_answer(tmp_path):
 
 def test_columns_of_numbers_are_read_as_such(tmp_path):
     numbers = np.random.default_rng(0).normal(size=(500, 3))
-    pd.DataFrame(numbers, columns=list("abc")).to_csv(path := tmp_path / "t.csv", index=False)
-    found = read_frame(path, File(), Schema())
-    np.testing.assert_array_equal(found.to_numpy(), numbers)  # repr of a double is exact
+    frame = pd.DataFrame(numbers, columns=list("abc"))
+    for end in ("\n", "\r\n", "\r"):
+        frame.to_csv(path := tmp_path / "t.csv", index=False, lineterminator=end)
+        found = read_frame(path, File(), Schema())
+        np.testing.assert_array_equal(found.to_numpy(), numbers)  # repr of a double is exact
