@@ -23,6 +23,7 @@ _Name = tuple[str, str]  # a node and a request
 _Code = grpc.StatusCode
 _FINAL: Final = {_Code.ALREADY_EXISTS, _Code.FAILED_PRECONDITION, _Code.INVALID_ARGUMENT}
 _ANSWER: Final = 10.0  # seconds that a server has to answer a query
+_LATELY: Final = 4096  # most questions that have ended, of which the server is told again
 _KNOWN: Final = 60.0  # seconds that the first list of members is waited for
 
 
@@ -63,6 +64,7 @@ class Link:
         self._members: Mapping[str, Member] = {}
         self._asked: dict[_Name, _Asked] = {}
         self._written: set[str] = set()  # hashes of contents that are in files
+        self._ended: dict[_Name, bytes] = {}  # last words on questions, which may be lost
         self._inbox: queue.Queue[Frame | None] = queue.Queue()
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
         self._lock, self._closed = threading.Lock(), threading.Event()
@@ -151,11 +153,19 @@ class Link:
     def _put(self, asked: _Asked) -> None:
         frame = asked.pack()
         with self._lock:
-            self._asked[asked.question.node, asked.question.request] = asked
+            name = asked.question.node, asked.question.request
+            self._asked[name] = asked
+            self._ended.pop(name, None)
             self._outbox.put(frame)
 
     def _say(self, kind: str, node: str, request: str) -> None:
-        self._outbox.put(pack(kind, node=node, request=request))
+        """Says that a question has ended, and again when it has connected anew."""
+        frame = pack(kind, node=node, request=request)
+        with self._lock:
+            self._ended[node, request] = frame
+            if len(self._ended) > _LATELY:
+                del self._ended[next(iter(self._ended))]
+            self._outbox.put(frame)
 
     def _check(self) -> None:
         if self._fault:
@@ -224,8 +234,8 @@ class Link:
             outbox: queue.Queue[bytes | None] = queue.Queue()
             self._outbox = outbox
             outbox.put(pack("hello", run=self._run, version=VERSION))
-            for asked in self._asked.values():
-                outbox.put(asked.pack())
+            for frame in (*self._ended.values(), *map(_Asked.pack, self._asked.values())):
+                outbox.put(frame)
         try:
             for data in channel.stream_stream(RUN)(iter(outbox.get, None)):
                 frame = unpack(data)

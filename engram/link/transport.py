@@ -14,6 +14,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -35,6 +36,7 @@ _KINDS: Final = {
     FETCH: grpc.unary_stream_rpc_method_handler,
     STATUS: grpc.unary_unary_rpc_method_handler,
 }
+_MOST: Final = 4096  # connections at a time
 _LONGEST_PATH: Final = 100  # bytes of a Unix socket's path; the system takes 107
 
 
@@ -106,6 +108,9 @@ def server_options(patience: Patience) -> Options:
         ("grpc.so_reuseport", 0),  # a second server is refused
         ("grpc.max_concurrent_streams", 8),  # of a connection
         ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.max_connection_idle_ms", 60_000),  # without a call
+        # Strangers' as well, until their handshakes are given up; files need descriptors, too.
+        ("grpc.max_allowed_incoming_connections", min(_MOST, getrlimit(RLIMIT_NOFILE)[0] // 2)),
         ("grpc.max_metadata_size", 2**13),
         ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # who asks more often is cut
         ("grpc.http2.max_ping_strikes", 2),

@@ -23,7 +23,7 @@ from engram.settings.fingerprint import source_root
 from engram.simulations.engine import simulate
 from tests.docker.compose import load
 
-MOST = 1_600_000_000  # bytes of an image for CPUs
+MOST = 1_500_000_000  # bytes of an image for CPUs
 ROUNDS = 200
 CLIENTS = ("client-0", "client-1", "client-2")
 ENGINE = Path(__file__).parent / "engine.sh"

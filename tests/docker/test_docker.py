@@ -1,13 +1,18 @@
 """What can be known of images and compose files without building or starting any."""
 
+import mmap
 import os
 import re
 import runpy
 import shlex
+import shutil
 import socket
 import time
 import tomllib
+from importlib.machinery import ExtensionFileLoader
 from importlib.metadata import requires
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
 
 import crossplane
 import jsonschema
@@ -16,6 +21,7 @@ import pytest
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from psutil import _psutil_linux
 
 from engram.settings.fingerprint import source_root
 from tests.docker.compose import (
@@ -285,6 +291,16 @@ def test_an_image_is_made_with_the_torch_that_was_asked_for(tmp_path):
             said = complaint(wanted, tmp_path)
             assert (said is None) == (wanted in fine)
             assert wanted in fine or wanted in said
+
+
+def test_libraries_work_without_their_symbol_tables(tmp_path):
+    path = Path(shutil.copy(_psutil_linux.__file__, tmp_path))
+    before = path.stat().st_size
+    runpy.run_path(str(FOLDER / "cut_symbols.py"))["main"](tmp_path)
+    assert path.stat().st_size < before
+    loader = ExtensionFileLoader("_psutil_linux", str(path))
+    module = module_from_spec(spec_from_loader("_psutil_linux", loader))
+    assert module.getpagesize() == mmap.PAGESIZE
 
 
 # --- Documentation -----------------------------------------------------------------------------

@@ -76,6 +76,8 @@ def of_frame(
     check_columns(path, [target] if y is None else [], frame.columns)
     check_client(path, declared, frame.columns if task is None else [client])
     names = inputs_of(path, declared, frame.columns, target)
+    if frame.empty:
+        raise DataError(f"{path} has no rows")
     if client in frame:
         if task is not None:
             advice = f"leave out the column {client}, or set another task-column"

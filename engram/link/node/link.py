@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from errno import ENOENT
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -138,7 +139,7 @@ class Node:
                 await self._session()
             except Lost as error:
                 fault = error
-            except (BadFrame, OSError) as error:
+            except (BadFrame, OSError, Refused) as error:  # such as a key that cannot be read
                 fault = Lost(_Code.UNKNOWN, str(error))
             await asyncio.to_thread(self._lost, fault)
             # Sessions that end soon may all end alike, so the pauses grow.
@@ -171,6 +172,7 @@ class Node:
             return
         if frame.kind == "asked":
             self._agenda.settle()
+            self._store.keep_only(frame.text("runs").split())
             return
         run = frame.text("run", 64)
         if frame.kind == "ask":
@@ -210,6 +212,11 @@ class Node:
         if due.cancelled.is_set():
             return False
         _log.warning("%s of run %s: %s", request, run, error)
+        if isinstance(error, OSError) and error.errno not in (None, ENOENT):  # a full disk, say
+            reason = f"this site's disk: {error.strerror or error}"
+            with contextlib.suppress(Lost, OSError):  # it is asked again
+                await self._say("reply", due.ask, **_error("failed", reason))
+            return due.again
         if code == _Code.DATA_LOSS or isinstance(error, ValueError):
             self._store.forget(due.ask)
         await asyncio.sleep(_PAUSE)

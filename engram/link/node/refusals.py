@@ -32,6 +32,10 @@ class Unreachable(Failure):
     """The server cannot be reached at the moment."""
 
 
+class Uncallable(Failure):
+    """This node cannot call the server for now, such as without its key, or read its words."""
+
+
 class ClockRefused(Failure):
     """The server answers, but this machine's clock differs too much from its own."""
 
@@ -102,11 +106,13 @@ def explain(
         return OtherVersion(f"{where} refuses this node: {details}")
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return KeyRefused(f"{where} refuses this node: {details}.")
+    failure: Failure = Unreachable(f"{where} does not answer: {details}")
     if code == grpc.StatusCode.UNAVAILABLE and not was_connected:
         fault = find_fault(credentials.superlink, credentials.root_certificate, way.key_host)
         if fault is not None:
             failure = _FAULTS[fault.kind](f"{where} {fault.text}")
             if fault.kind == "certificate" and credentials.former:  # it may answer at the other
                 failure.patience = math.inf
-            return failure
-    return Unreachable(f"{where} does not answer: {details}")
+    if code == grpc.StatusCode.UNKNOWN:
+        failure = Uncallable(f"{where} cannot be called: {details}")
+    return failure

@@ -134,6 +134,14 @@ class Store:
         """Removes a reply, which is damaged."""
         shutil.rmtree(self.place(ask), ignore_errors=True)
 
+    def keep_only(self, runs: Iterable[str]) -> None:
+        """Removes what belongs to others than these runs: they ended while the node was away."""
+        names = {*map(_hashed, runs)}
+        for folder in (self._contents, self._replies):
+            for path in folder.glob("*"):
+                if path.name not in names:
+                    shutil.rmtree(path, ignore_errors=True)
+
     def over(self, run: str) -> None:
         """Removes all that belongs to a run."""
         for folder in (self._contents, self._replies):

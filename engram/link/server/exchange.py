@@ -59,17 +59,17 @@ class Exchange:
 
     # --- Words of nodes ------------------------------------------------------------------------
 
-    def greet(self, name: str, session: Session, *, settled: bool) -> None:
-        """Sends a node that has connected all that it is asked; says so if that is ``settled``."""
+    def greet(self, name: str, session: Session, runs: Iterable[str] | None) -> None:
+        """Sends a node that has connected all it is asked; says so if all ``runs`` are known."""
         for ask in self._desk.open(name):
             session.send(partial(_packed, ask))
-        if settled:
-            self.settle([session])
+        if runs is not None:
+            self.settle([session], runs)
 
-    def settle(self, sessions: Iterable[Session]) -> None:
-        """Tells nodes that nothing is open but what they were asked since they connected."""
+    def settle(self, sessions: Iterable[Session], runs: Iterable[str]) -> None:
+        """Tells nodes the runs, and that nothing else than they were asked by now is open."""
         for session in sessions:
-            session.send(partial(pack, "asked"))
+            session.send(partial(pack, "asked", runs=" ".join(runs)))
 
     def awaited(self, name: str, frame: Frame) -> Ask | None:
         """Returns the ask that a word of a node belongs to; None if none is awaited."""

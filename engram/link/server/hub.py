@@ -9,13 +9,12 @@ import contextlib
 import json
 import os
 import re
-import signal
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
@@ -97,21 +96,27 @@ class Server:
             Refused: The address cannot be used, or another server has the folder.
         """
         with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(locked(self._folder / "link.lock"))
-            except BlockingIOError as error:
-                raise Refused(f"another server runs in {self._folder}") from error
             nodes, runs = (grpc.aio.server(options=server_options(self._patience)) for _ in "12")
             nodes.add_generic_rpc_handlers((self._node_calls(),))
             runs.add_generic_rpc_handlers((handlers({RUN: self._run, STATUS: self._status}),))
             try:
+                stack.enter_context(locked(self._folder / "link.lock"))
                 nodes.add_secure_port(address, self._credentials)
+                self._folder.chmod(0o700)  # the socket in it is this user's and root's alone
+                (self._folder / SOCKET).unlink(missing_ok=True)
+                target = stack.enter_context(socket_target(self._folder))
+                self._sweep()
+            except BlockingIOError as error:
+                raise Refused(f"another server runs in {self._folder}") from error
             except RuntimeError as error:
                 raise Refused(f"{address} cannot be listened at: is it taken?") from error
-            self._folder.chmod(0o700)  # the socket in it is this user's and root's alone
-            (self._folder / SOCKET).unlink(missing_ok=True)
-            runs.add_insecure_port(stack.enter_context(socket_target(self._folder)))
-            self._sweep()
+            except OSError as error:
+                raise Refused(f"a server cannot use {self._folder}: {error.strerror}") from error
+            try:
+                runs.add_insecure_port(target)
+            except RuntimeError as error:
+                no_socket = "is it on a file system that has sockets?"
+                raise Refused(f"no socket can be made in {self._folder}: {no_socket}") from error
             await asyncio.gather(nodes.start(), runs.start())
             _log.info("listening at %s", address)
             try:
@@ -143,7 +148,7 @@ class Server:
             self._drop(run)
         if 0 < self._back < now:
             self._back = 0
-            self._exchange.settle(self._nodes.values())
+            self._exchange.settle(self._nodes.values(), self._known_runs())
         if before != self._names:
             self._tell()
         if (said := dict(self._announcements())) != self._announced:
@@ -197,7 +202,7 @@ class Server:
         self._nodes[name], self._keys[name] = session, proven_key(context)
         self._counters.add("connections")
         session.send(self._welcome)
-        self._exchange.greet(name, session, settled=not self._back)
+        self._exchange.greet(name, session, None if self._back else self._known_runs())
         self._tell()
         hear, over = partial(self._hear, name, session), partial(self._gone, name, session)
         await session.run(context, hear, self._patience.stall, over)
@@ -260,6 +265,10 @@ class Server:
         else:
             self._exchange.order(run, frame, self._names)
 
+    def _known_runs(self) -> list[str]:
+        """Returns the runs that are there, or may come back."""
+        return [*self._runs, *self._left]
+
     def _drop(self, run: str) -> None:
         self._left.pop(run, None)
         self._exchange.drop(run)
@@ -285,12 +294,3 @@ class Server:
         counters = self._counters.counts()
         state = {"members": self._states(), "runs": sorted(self._runs), "counters": counters}
         return json.dumps(state).encode()
-
-
-async def serve_until_stopped(server: Server, address: str) -> None:
-    """Serves until the process gets SIGTERM or SIGINT."""
-    serving: asyncio.Task[Any] = asyncio.create_task(server.serve(address))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await serving

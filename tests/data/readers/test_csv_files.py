@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from engram.data.readers.csv_files import read_csv, read_frame
 from engram.data.readers.table_files import read_text
 from engram.data.schema.columns import File, Schema
+from engram.data.schema.declared import declare
 from engram.data.schema.written import of_toml, read_schema, to_toml
+from engram.data.tables.raw_tables import of_file
+from engram.settings.data import DataSettings
 from engram.settings.errors import DataError, Refused
 from tests.samples import entry
 
@@ -71,6 +74,10 @@ def test_other_files_and_dialects_are_refused(tmp_path):
         (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
         with entry(text, known), pytest.raises(DataError, match=words):
             read(path, **known)
+    path.write_text("a,died\n")
+    settings = DataSettings.model_validate({"target-column": "died"})
+    with pytest.raises(DataError, match=r"t\.csv has no rows$"):
+        of_file(path, declare(settings))
 
 
 def test_a_line_of_names_that_does_not_end_is_refused(tmp_path):

@@ -213,11 +213,18 @@ def test_a_node_waits_for_its_superlink_and_connects_anew(hub, warnings_of_engra
             )
             hub.stop()
             until(lambda: "connecting again" in warnings_of_engram.messages[-1])
+        key = there.folder / "client.key"
+        away = key.rename(there.folder / "away")
+        until(lambda: "cannot be called: " in warnings_of_engram.messages[-1])
         time.sleep(1.0)  # in which it tries again
+        away.rename(key)
+        hub.start()
+        until(lambda: warnings_of_engram.messages.count("node 1 is connected") == 3)
     assert there.error is None
     trouble = [line for line in warnings_of_engram.messages if line.endswith("; trying again")]
     assert trouble[0].startswith(f"the server at {hub.address} does not answer: ")
-    assert len(trouble) <= 3  # a line a time, however often it tries
+    assert len(trouble) <= 4  # a line a time, however often it tries
+    assert f"cannot be called: {key} " in trouble[-1]
 
 
 def test_a_client_that_is_removed_hears_it_whether_its_node_runs_or_begins(hub):

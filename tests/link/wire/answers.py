@@ -16,8 +16,9 @@ from engram.link.credentials import read_node
 from engram.link.key_tls import node_credentials
 from engram.link.node.connection import Dial, Lost
 from engram.link.node.link import Answer, Node, Task
-from engram.link.server.hub import Server, serve_until_stopped
+from engram.link.server.hub import Server
 from engram.link.server.live_files import Roll, announcements, server_credentials
+from engram.link.server.serving import serve_until_stopped
 from engram.link.transport import Patience
 from engram.settings.errors import Refused
 

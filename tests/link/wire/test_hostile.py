@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import queue
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -236,10 +237,23 @@ def test_a_node_hears_generated_frames(tmp_path: Path) -> None:
 # --- Strangers -----------------------------------------------------------------------------------
 
 
-def test_strangers_get_no_further_than_tls(fed: Together, lab: Lab, tmp_path: Path) -> None:
+def test_strangers_get_no_further_than_tls_and_take_not_all_connections(
+    fed: Together, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     new_federation(tmp_path / "other", 1)
     stranger = tmp_path / "other" / "client-0"
     assert call(fed, stranger, [HELLO]) == "UNAVAILABLE"  # it trusts another authority
     (stranger / "ca.crt").write_bytes((fed.folder / "ca.crt").read_bytes())
     assert call(fed, stranger, [HELLO]) == "UNAVAILABLE"  # its key is no member's
     assert lab.there()
+    monkeypatch.setattr("engram.link.transport._MOST", 3)
+    with together(tmp_path / "fed", 1) as small, contextlib.ExitStack() as stack:
+        small.start("server", "client-0")
+        other = small.lab()
+        until(lambda: other.there("client-0"))
+        for _ in range(2):  # who say nothing
+            stack.enter_context(socket.create_connection(("127.0.0.1", small.port), 20))
+        third = stack.enter_context(socket.create_connection(("127.0.0.1", small.port), 20))
+        assert third.recv(1) == b""
+        other.ask(SMALL, names=["client-0"])
+        other.assert_right(SMALL, names=["client-0"])

@@ -1,5 +1,6 @@
 """The link within this process: whatever ends or begins anew, every reply comes once."""
 
+import hashlib
 import shutil
 import threading
 from pathlib import Path
@@ -21,7 +22,7 @@ from engram.link.server.session import Session
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.settings_files import read_settings, to_toml
 from engram.wire.counters import Counters
-from tests.link.wire.processes import until
+from tests.link.wire.processes import free_port, until
 from tests.link.wire.together import LARGE, NAMES, SMALL, Lab, Together, together
 
 BOTH = pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
@@ -50,7 +51,9 @@ def test_a_question_has_several_contents(lab: Lab) -> None:
     assert [path.name for path in blobs.iterdir()] == [other.digest]
 
 
-def test_nodes_say_what_goes_wrong(lab: Lab) -> None:
+def test_nodes_say_what_goes_wrong(
+    fed: Together, lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
     lab.ask(kind="refuse", names=NAMES[:1])
     lab.ask(kind="fail", names=NAMES[1:])
     lab.ask(kind="await", names=NAMES[1:], request="2/train")
@@ -60,6 +63,16 @@ def test_nodes_say_what_goes_wrong(lab: Lab) -> None:
         ("client-1", "1/train"): ("failed", "RuntimeError: out of luck"),
         ("client-1", "2/train"): ("awaited", "a person has yet to approve it"),
     }
+    contents = fed.folder / "client-0" / "state" / "contents"
+    away = contents.rename(contents.with_name("away"))
+    contents.touch()  # so that nothing can be written there, as on a full disk
+    lab.ask(LARGE, names=NAMES[:1], request="3/train")
+    assert lab.replies()["client-0"][4:] == ("failed", "this site's disk: Not a directory")
+    assert caplog.text.count("Not a directory") == 1
+    contents.unlink()
+    away.rename(contents)
+    lab.ask(LARGE, names=NAMES[:1], request="4/train")
+    lab.assert_right(LARGE, names=NAMES[:1])
 
 
 def test_a_reply_that_is_too_large_is_refused(lab: Lab) -> None:
@@ -158,14 +171,34 @@ def test_the_server_begins_anew_while_nodes_work(fed: Together, lab: Lab, conten
 
 
 def test_the_server_begins_anew_when_replies_have_come(fed: Together, lab: Lab) -> None:
-    lab.ask(SMALL)
+    lab.ask(LARGE)
     until(lambda: lab.link._inbox.qsize() == 2)  # they are here, but the server has not heard of it
     fed.end("server")
+    lab.assert_right(LARGE)
     fed.start("server")
-    lab.assert_right(SMALL)
+    until(lambda: not [*lab.server.glob(f"runs/{lab.run}/replies/*")])  # it hears of it now
     lab.ask(SMALL, request="2/train")
     lab.assert_right(SMALL)
     assert lab.worked("client-0") == 2
+
+
+def test_a_run_that_ends_while_a_node_is_away_leaves_nothing_with_it(tmp_path: Path) -> None:
+    with together(tmp_path / "fed", 1, grace=0.1) as fed:
+        fed.start("server", "client-0")
+        runs = [fed.lab(), fed.lab()]
+        for each in runs:
+            until(lambda each=each: each.there("client-0"))
+            each.ask(LARGE, names=["client-0"])
+            each.assert_right(LARGE, names=["client-0"])
+        names = [hashlib.sha256(each.run.encode()).hexdigest()[:32] for each in runs]
+        files = {name: [*fed.folder.glob(f"client-0/state/*/{name}")] for name in names}
+        assert [len(each) for each in files.values()] == [2, 2]  # contents, and replies
+        fed.end("client-0")
+        runs[0].link.close(over=True)
+        until(lambda: fed.hub._known_runs() == [runs[1].run])
+        fed.start("client-0")
+        until(lambda: not any(path.exists() for path in files[names[0]]))
+        assert all(path.exists() for path in files[names[1]])
 
 
 @BOTH
@@ -313,11 +346,22 @@ def test_a_reply_that_waited_in_vain_says_why(tmp_path: Path) -> None:
     assert (reply.text("error"), reply.text("reason")) == ("late", "the disk is full")
 
 
-def test_a_folder_has_one_server(fed: Together, lab: Lab) -> None:
+def test_a_folder_has_one_server_and_must_be_usable(
+    fed: Together, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Together.__new__(Together)
     other.__dict__ |= fed.__dict__ | {"running": {}, "port": fed.port + 1}
     other.start("server")
     assert "another server runs in" in other.fault("server")
+    with together(tmp_path / "other", 0) as other:
+        (other.server / "runs").touch()
+        other.start("server")
+        assert f"a server cannot use {other.server}: File exists" in other.fault("server")
+        (other.server / "runs").unlink()
+        other.port = free_port()
+        monkeypatch.setattr("engram.link.transport.SOCKET", "missing/link.sock")
+        other.start("server")
+        assert f"no socket can be made in {other.server}" in other.fault("server")
     lab.ask(SMALL)
     lab.assert_right(SMALL)
 

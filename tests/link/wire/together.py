@@ -26,6 +26,7 @@ class Together:
     """A federation in this process.
 
     Attributes:
+        hub: The server.
         nodes: Nodes, by name.
         words: Announcements that nodes have been given.
     """
@@ -56,8 +57,8 @@ class Together:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     async def _serve(self) -> None:
-        server: Server = new_server(self.server, self.patience)
-        await server.serve(f"127.0.0.1:{self.port}")
+        self.hub: Server = new_server(self.server, self.patience)
+        await self.hub.serve(f"127.0.0.1:{self.port}")
 
     async def _serve_node(self, name: str, answer: Callable[[Task], Answer] | None) -> None:
         own = self.folder / name
