@@ -263,7 +263,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         return _Asked(config, policy, received, None)
     # Names of metrics are looked up for those alone that the policy lets in.
     settings = _text(context.run_config)
-    experiment = _experiment(settings, metrics=False)
+    experiment = _experiment(settings, "metrics")
     own, kind = bool(config.data), message.metadata.message_type
     alone = kind == MessageType.EVALUATE and not experiment.own.trains_network
     rules.check(
@@ -275,7 +275,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
             rules.of_bytes(policy, received),
         )
     )
-    experiment = _experiment(settings, metrics=True)
+    experiment = _experiment(settings)
     check_settings(message.content, experiment)
     experiment = _on_machine(experiment, _text(own_settings(context.node_config, config)))
     if config.data and config.partition_id >= experiment.num_clients:  # it came later
@@ -300,9 +300,8 @@ def _settings(config: str) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=2)
-def _experiment(config: str, *, metrics: bool) -> Experiment:
-    settings = _settings(config)
-    return Experiment.from_run_config({k: settings[k] for k in settings if metrics or k != "metrics"})
+def _experiment(config: str, aside: str = "") -> Experiment:
+    return Experiment.from_run_config({k: v for k, v in _settings(config).items() if k != aside})
 
 
 @lru_cache(maxsize=2)
