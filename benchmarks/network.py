@@ -32,7 +32,7 @@ def measure(folder: Path, clients: int, given: argparse.Namespace) -> float:
     """Runs rounds in a new federation, prints what they took, and returns the MiB of a model."""
     rounds = given.rounds
     every = dict.fromkeys(("num-clients", "clients-per-round", "min-clients"), clients)
-    own = {"method": "fedavg", "hidden": SIZES[given.parameters], "partition": "dirichlet"}
+    own = {"method": "fedavg", "hidden": SIZES[given.parameters], "partition": "iid"}
     often = {"num-rounds": rounds, "eval-every": rounds, "timeout": 600}
     experiment = Experiment.from_config({**own, **every, **often})
     peaks = defaultdict[str, float](float)

@@ -1,6 +1,7 @@
 """The ClientApp, the same on Ray's workers, Flower's nodes and resident nodes."""
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -220,7 +221,7 @@ def _answer(
         reply = Message(Error(code, str(error)), reply_to=message)
     if "state" in context.node_config:  # else it is one of many nodes of a simulation
         try:
-            name = in_run_config(context.run_config).get("method", FIRST)
+            name = _settings(_text(context.run_config)).get("method", FIRST)
         except EngramError:  # which the reply says
             name = ""
         names = name, config_of(message.content).get(TRAINING)
@@ -261,8 +262,8 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         rules.check(chain(unaccounted, rules.of_scores(policy), as_a_round, size))
         return _Asked(config, policy, received, None)
     # Names of metrics are looked up for those alone that the policy lets in.
-    settings = in_run_config(context.run_config)
-    experiment = Experiment.from_run_config({k: v for k, v in settings.items() if k != "metrics"})
+    settings = _text(context.run_config)
+    experiment = _experiment(settings, "metrics")
     own, kind = bool(config.data), message.metadata.message_type
     alone = kind == MessageType.EVALUATE and not experiment.own.trains_network
     rules.check(
@@ -274,10 +275,9 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
             rules.of_bytes(policy, received),
         )
     )
-    if settings.get("metrics"):
-        experiment = Experiment.from_run_config(settings)
+    experiment = _experiment(settings)
     check_settings(message.content, experiment)
-    experiment = experiment.on_machine(own_settings(context.node_config, config))
+    experiment = _on_machine(experiment, _text(own_settings(context.node_config, config)))
     if config.data and config.partition_id >= experiment.num_clients:  # it came later
         experiment = experiment.model_copy(update={"num_clients": config.partition_id + 1})
     training, counts = str(config_of(message.content).get(TRAINING, "")), None
@@ -288,6 +288,25 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         require(place, request, now())
         counts = partial(count, place, request)
     return _Asked(config, policy, received, experiment, counts)
+
+
+def _text(settings: Mapping[str, Any]) -> str:
+    return json.dumps({**settings})
+
+
+@lru_cache(maxsize=2)  # all messages of a run have the same settings
+def _settings(config: str) -> Mapping[str, Any]:
+    return in_run_config(json.loads(config))
+
+
+@lru_cache(maxsize=2)
+def _experiment(config: str, aside: str = "") -> Experiment:
+    return Experiment.from_run_config({k: v for k, v in _settings(config).items() if k != aside})
+
+
+@lru_cache(maxsize=2)
+def _on_machine(experiment: Experiment, own: str) -> Experiment:
+    return experiment.on_machine(json.loads(own))
 
 
 def _reply(

@@ -131,7 +131,8 @@ class Attendance:
             enough = len(self._hosts) >= self._needed(least)
             undecided = self._answers.awaits_approval and time.monotonic() < now + _DECISION
             late = late and (enough or not undecided)
-            if self._answers.complete or (late and self._is_over(end, enough=enough)):
+            at_once = self._answers.complete or self._is_hopeless(least)
+            if at_once or (late and self._is_over(end, enough=enough)):
                 break
             if self._grid.stopping:
                 raise RunStopped("ended before its first round, as `engram stop` asked for")
@@ -190,6 +191,11 @@ class Attendance:
         """Whether to stop waiting for nodes that have not answered."""
         given_up = not self._answers.silent or time.monotonic() > end
         return given_up or (enough and not self._grid.fixed)
+
+    def _is_hopeless(self, least: int) -> bool:
+        """Whether it is plain from equal refusals that the run cannot begin."""
+        refused = self._answers.unanimous if self._grid.joins else 0
+        return refused > 1 and len(self.counted) - refused < self._needed(least)
 
     def look(self) -> bool:
         """Asks nodes that have joined since; returns whether clients have joined, left or moved.

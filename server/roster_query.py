@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from engram.server.engine import Engine
 from engram.server.pending_messages import has_code
-from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, few, one_line
+from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, few, few_names, one_line
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.wire.roster import NodeEntry, read_entry
@@ -18,7 +18,7 @@ from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SETTINGS, TRAINING
 _log = getLogger("flwr.engram")
 
 _SAID = (REFUSED, UNUSABLE)  # codes of errors that our own source reports
-_TOLD = 10  # most nodes that a message names
+_TOLD = 10  # most reasons that a message names
 _GLANCE = 2.0  # seconds to wait for answers; later ones are found by the next call
 _DATA = 600.0  # the same in a simulation, whose nodes have to load their data first
 _SOON, _LATER = 5.0, 60.0  # seconds until a node that is busy, or cannot serve, is asked again
@@ -62,7 +62,7 @@ class Answers:
         if not nodes:
             return False
         self._names = {**self._names, **self._grid.names()}
-        known = len(self.entries), len(self.refusals)
+        known, alike = (len(self.entries), len(self.refusals)), dict[str, list[str]]()
         for node, reply in self._replies(nodes):
             try:
                 entry = self._own(node, _read(reply))
@@ -74,7 +74,10 @@ class Answers:
                 self._busy.discard(node)
                 self._awaited.discard(node)
             except ValueError as error:
-                self._refused(node, str(error), reply)
+                if self._refused(node, reason := str(error), reply):
+                    alike.setdefault(reason, []).append(self.called(node))
+        for reason, called in alike.items():
+            _log.warning("%s %s; it is asked again", few_names(called), reason)
         return known != (len(self.entries), len(self.refusals))
 
     def _replies(self, nodes: list[int]) -> list[tuple[int, Message]]:
@@ -94,15 +97,15 @@ class Answers:
             if message.metadata.message_id in replies
         ]
 
-    def _refused(self, node: int, reason: str, reply: Message) -> None:
+    def _refused(self, node: int, reason: str, reply: Message) -> bool:
+        """Notes why a node does not serve; returns whether that is new."""
         awaited = has_code(reply, AWAITED)
         busy = awaited or has_code(reply, BUSY)
         self._again[node] = time.monotonic() + (_SOON if busy else _LATER)
         (self._busy.add if busy else self._busy.discard)(node)
         (self._awaited.add if awaited else self._awaited.discard)(node)
-        if self.refusals.get(node) != reason:
-            self.refusals[node] = reason
-            _log.warning("%s %s; it is asked again", self.called(node), reason)
+        before, self.refusals[node] = self.refusals.get(node), reason
+        return before != reason
 
     def _own(self, node: int, entry: NodeEntry) -> NodeEntry:
         """Removes clients from an entry that do not belong to the node by its name."""
@@ -170,12 +173,21 @@ class Answers:
         there = {self._membership.number(self._names.get(node, "")) for node in heard}
         return there.issuperset(self._membership.members()) and not self.silent
 
+    @property
+    def unanimous(self) -> int:
+        """Number of nodes that refuse, where all that have answered do for the same reason."""
+        said = [why for node, why in self.refusals.items() if node not in self._busy]
+        return len(said) if not self.entries and len({*said}) == 1 else 0
+
     def in_words(self) -> str:
-        """Describes the nodes that do not serve; "" if there is none."""
-        nodes = [*self.refusals, *sorted(self.silent)]
-        told = [f"{self.called(node)} {self.at_work(node)}" for node in nodes]
-        known = self._membership.known(self._grid.on_line()) if self._membership else ""
-        return "; ".join(filter(None, [*told[:_TOLD], known]))
+        """Describes the nodes that do not serve, without those that ``refusal`` does."""
+        if self._membership is not None:
+            return self._membership.known(self._grid.on_line())
+        alike = dict[str, list[str]]()
+        for node in [*self.refusals, *sorted(self.silent)]:
+            alike.setdefault(self.at_work(node), []).append(self.called(node))
+        told = [f"{few_names(called)} {why}" for why, called in alike.items()]
+        return "; ".join(told[:_TOLD])
 
 
 def _read(reply: Message) -> NodeEntry:

@@ -129,8 +129,11 @@ class TrainReplies(NamedTuple):
 
     def in_words(self, names: Names) -> str:
         """Describes in words why replies are missing, with the clients' ``names``."""
-        reasons = [f"clients {few(some, names)}: {reply.reason}" for some, reply in self.rejected]
-        reasons += [f"clients {few(clients, names)}: no reply" for clients in self.silent]
+        told = [(some, reply.reason) for some, reply in self.rejected]
+        alike = dict[str, list[int]]()
+        for clients, why in [*told, *((some, "no reply") for some in self.silent)]:
+            alike.setdefault(why, []).extend(clients)
+        reasons = [f"clients {few(some, names)}: {why}" for why, some in alike.items()]
         more = f"; ... {len(reasons)} in all" if len(reasons) > _TOLD else ""
         return "; ".join(reasons[:_TOLD]) + more
 
@@ -141,8 +144,8 @@ class TrainReplies(NamedTuple):
             who = few([client for clients, _ in alike for client in clients], names)
             what = server_round, who, kind, first_of(reply.reason for _, reply in alike)
             _log.warning("round %d: the reply of clients %s is left out (%s): %s", *what)
-        for clients in self.silent:
-            _log.warning("round %d: clients %s did not reply", server_round, few(clients, names))
+        if silent := [client for clients in self.silent for client in clients]:
+            _log.warning("round %d: clients %s did not reply", server_round, few(silent, names))
         warn_of(self.others, server_round)
         if self.shortened:
             told = (

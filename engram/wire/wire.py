@@ -189,8 +189,8 @@ def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
 
 def config_of(content: RecordDict) -> ConfigRecord:
     """Returns the message's config record, empty if it has none."""
-    records = content.config_records
-    return records[CONFIG] if CONFIG in records else ConfigRecord()
+    found = content.get(CONFIG)  # ``content.config_records`` copies them all
+    return found if isinstance(found, ConfigRecord) else ConfigRecord()
 
 
 def read_list(record: Mapping[str, Any], key: str, kind: type[_T]) -> list[_T]:

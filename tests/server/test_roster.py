@@ -216,13 +216,18 @@ def test_no_site_is_waited_for_longer_than_a_week(monkeypatch):
     assert 6.9 < clock[0] / 86400 < 7.3
 
 
-def test_nobody_is_waited_for_when_all_who_are_registered_have_answered():
+def test_nobody_is_waited_for_once_it_is_known_who_takes_part(monkeypatch):
     nodes = entry([0]), Error(REFUSED, "no such file"), entry([2])
     attendance = begun(named(NAMES, *nodes), 3, least=2, patience=60)  # and yet at once
     assert attendance.roster().nodes == [1, None, 3]
     assert attendance.away == {1: "its node cannot serve this run: no such file"}
-    with pytest.raises(RunStopped, match=r"client-1 \(node 2\) cannot serve this run: no such"):
+    refused = r"needed; clients \[1\]: its node cannot serve this run: no such file; 3 of"
+    with pytest.raises(RunStopped, match=refused):
         begun(named(NAMES, *nodes), 3, patience=60)
+    clock = timed(monkeypatch)
+    with pytest.raises(RunStopped, match=r"; node 1, node 2 cannot serve this run: no rows; start"):
+        begun(Coming(*[Error(REFUSED, "no rows")] * 3), 3, patience=60)
+    assert 20 <= clock[0] < 21  # the third would come after 40
 
 
 def test_it_is_said_whom_a_run_waits_for(monkeypatch, warnings_of_engram):

@@ -30,7 +30,7 @@ from engram.wire.counters import silence as silent_for
 
 _log = getLogger("flwr.engram")
 
-_KEPT: Final = 2**20  # bytes of freed memory that a node keeps
+_KEPT: Final = 2**23  # bytes of freed memory that a node keeps
 _SHARE: Final = 8  # a question may have 1/8 of the free memory
 _ALIVE: Final = "alive"  # is touched whenever it hears of its server
 _LOOK: Final = 0.2  # seconds between looks whether a node is to stop
@@ -64,7 +64,7 @@ def run_node(
             refuses it for good, or at the beginning its certificate failed its verification, or it
             speaks another version of the link.
     """
-    keep_freed(_KEPT, largest=_KEPT)  # the parts of large contents come and go
+    keep_freed(_KEPT, largest=_KEPT // 2)  # the parts of large contents, a MiB each, come and go
     with only_one(state):
         sweep(state)
         place = Path(node_config["policy"]) if "policy" in node_config else None

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from engram.link.server.registration import roll
+from engram.link.server.registration import Clients, roll
 from engram.settings.experiment import Experiment
 
 
@@ -32,7 +33,7 @@ class Membership(NamedTuple):
 
     def barred(self) -> set[int]:
         """Numbers of the nodes of clients that were removed, or have left."""
-        return {node_number(client) for client in roll(self.folder).gone}
+        return {node_number(client) for client in _roll(self.folder).gone}
 
     def is_whole(self, experiment: Experiment) -> bool:
         """Whether a new run's clients are those of the federation, one for each node."""
@@ -40,7 +41,7 @@ class Membership(NamedTuple):
 
     def members(self) -> frozenset[int]:
         """Returns the clients that are members now: those that have a key in the folder."""
-        listed = roll(self.folder)
+        listed = _roll(self.folder)
         return listed.members if listed.keys else frozenset(range(self.clients))
 
     def is_stopping(self, run_id: int) -> bool:
@@ -49,10 +50,22 @@ class Membership(NamedTuple):
 
     def known(self, on_line: Collection[int]) -> str:
         """Returns the number of the members' nodes that are on line, in words."""
-        members, gone = self.members(), len(roll(self.folder).gone)
+        members, gone = self.members(), len(_roll(self.folder).gone)
         there = members & {client_number(node) for node in on_line}
         ended = f", {gone} removed or left" if gone else ""
         return f"{len(there)} of the federation's {len(members)} nodes are on line{ended}"
+
+
+def _roll(folder: Path) -> Clients:
+    """Returns the roll as it is now; its files are read again only where one has changed."""
+    states = ((path.name, path.lstat()) for path in (folder / "clients").glob("*"))
+    return _read(folder, frozenset((n, s.st_mtime_ns, s.st_ino, s.st_size) for n, s in states))
+
+
+@lru_cache(maxsize=1)
+def _read(folder: Path, seen: frozenset[tuple[str, int, int, int]]) -> Clients:
+    del seen
+    return roll(folder)
 
 
 def node_number(client: int) -> int:
