@@ -1,10 +1,8 @@
 """Reading of the replies to a round of training. Nothing that a client sends is trusted."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
-
-from flwr.app import ArrayRecord, Message, RecordDict
 
 from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
@@ -13,36 +11,36 @@ from engram.core.types import Params
 from engram.guards.chain import parted
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
-from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.strategies.reply_border import Rejected, read_reply
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted, TrainReplies, judged
+from engram.wire.messages import Content, Question, Reply
 from engram.wire.training_result import Trained
 from engram.wire.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
 
 
 def collect_replies(
-    replies: Iterable[Message],
-    asked: Sequence[tuple[Message, list[int]]],
+    came: Mapping[Question, Reply],
+    asked: Sequence[tuple[Question, list[int]]],
     examples: Sequence[int],
     read: Callable[..., Accepted | Rejected],
 ) -> TrainReplies:
-    """Screens the replies to a round's messages, each by itself.
+    """Screens the replies to a round's questions, each by itself.
 
     ``read`` is ``screen``, but for its ``asked`` and ``examples``.
     """
-    answers, others = first_answers(replies, [message for message, _ in asked])
 
-    def verdict(message: Message, clients: list[int]) -> Accepted | Rejected | None:
-        if (reply := answers.get(message.metadata.message_id)) is None:
+    def verdict(question: Question, clients: list[int]) -> Accepted | Rejected | None:
+        if (reply := came.get(question)) is None:
             return None
         rows = {client: examples[client] for client in clients}
         return read_reply(reply, partial(read, asked=clients, examples=rows))
 
-    return TrainReplies.of(((clients, verdict(m, clients)) for m, clients in asked), others)
+    return TrainReplies.of((clients, verdict(question, clients)) for question, clients in asked)
 
 
 def screen(
-    content: RecordDict,
+    content: Content,
     *,
     server_round: int,
     rounds: Rounds,
@@ -75,7 +73,7 @@ def screen(
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
-    record, merge, like = content.config_records[CLIENTS], rounds.merge, rounds.shapes.sent
+    record, merge, like = content[CLIENTS], rounds.merge, rounds.shapes.sent
     private = merge.quiet and not record.get("losses")
     details = read_clients(
         content,
@@ -84,7 +82,7 @@ def screen(
         examples=examples,
         losses=loss is not None and not private,  # whose site may keep them
     )
-    arrays = content.array_records[ARRAYS]
+    arrays = content[ARRAYS]
     if isinstance(details, Rejected):
         return details
     ids = details.ids
@@ -123,7 +121,7 @@ class Details(NamedTuple):
 
 
 def read_clients(
-    content: RecordDict,
+    content: Content,
     *,
     server_round: int,
     asked: Sequence[int],
@@ -134,7 +132,7 @@ def read_clients(
 
     ``losses`` says whether there must be the clients' training losses.
     """
-    record = content.config_records[CLIENTS]
+    record = content[CLIENTS]
     details = Details(
         read_int(record, "server-round"),
         read_list(record, "ids", int),
@@ -147,7 +145,7 @@ def read_clients(
         if len(some) != len(values):
             lengths = f"{len(some)} and {len(values)}"
             raise ValueError(f"lists of equal lengths are needed, got {lengths}")
-    num_examples = content.metric_records[METRICS]["num-examples"]
+    num_examples = content[METRICS]["num-examples"]
     if number != server_round:
         return Rejected.of("round", f"it is of round {brief(number)}")
     whole = len(ids) + len(failed) == len(asked) and sorted(ids + failed) == list(asked)
@@ -161,7 +159,7 @@ def read_clients(
     return details
 
 
-def _read_params(record: ArrayRecord, model: Params, stacked: int | None) -> Params | Rejected:
+def _read_params(record: Params, model: Params, stacked: int | None) -> Params | Rejected:
     if record.keys() != model.keys():
         odd = sorted(record.keys() ^ model.keys())
         return Rejected.of("names", f"arrays that are missing or too many: {brief(odd)}")
