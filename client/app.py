@@ -173,7 +173,7 @@ def _scored(node: "_Node", request: Request) -> Reply:
 
 
 class _Answered(NamedTuple):
-    question: Question
+    reply: Reply
     epsilon: float | None = None  # of the site's data with this; None without a total, or a cost
     metrics: Mapping[str, Any] | None = None  # figures before noise; None for those of the answer
     is_new: bool = False  # whether it counts as a round of the day, though nobody has trained
@@ -213,7 +213,7 @@ def _answer(
     question: Question, context: NodeContext, answer: Callable[[_Node, Request], _Answered]
 ) -> Reply:
     start, received, begun = time.perf_counter(), size_of(question.content), False
-    cost = _Answered(question)
+    cost = _Answered(Reply(question))
     try:
         load_plugins()
         asked = _asked(question, context, received)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
@@ -85,7 +84,7 @@ def screen(
     arrays = content[ARRAYS]
     if isinstance(details, Rejected):
         return details
-    ids = details.ids
+    ids, losses, failed = details
     lead = None if merge.combines else len(ids)
     at = merge.at(server, server_round)._replace(like=like)
     form = merge.guard.form(at, like)
@@ -101,23 +100,8 @@ def screen(
         if refused:
             return Rejected.of(refused[0].kind, refused[0].reason)
         slots = stacked([update.slots for update in found])
-    trained = Trained(ids, slots, rows, details.losses, details.why, way if way in WAYS else "")
+    trained = Trained(ids, slots, rows, losses, failed, way if way in WAYS else "")
     return judged(trained, merge, most=most, loss=loss)
-
-
-class Details(NamedTuple):
-    """A reply's entries about its clients; only the lengths of its lists are checked."""
-
-    server_round: int
-    ids: list[int]
-    losses: list[float]
-    failed: list[int]
-    reasons: list[str]
-
-    @property
-    def why(self) -> dict[int, str]:
-        """The reasons of clients that failed."""
-        return dict(zip(self.failed, self.reasons, strict=True))
 
 
 def read_clients(
@@ -127,20 +111,18 @@ def read_clients(
     asked: Sequence[int],
     examples: Mapping[int, int],
     losses: bool,
-) -> Details | Rejected:
+) -> tuple[list[int], list[float], dict[int, str]] | Rejected:
     """Reads a reply's entries about its clients; the arguments are those of ``screen``.
 
     ``losses`` says whether there must be the clients' training losses.
+
+    Returns:
+        The clients that trained, their losses, and by client why others failed.
     """
     record = content[CLIENTS]
-    details = Details(
-        read_int(record, "server-round"),
-        read_list(record, "ids", int),
-        read_list(record, "losses", float),
-        read_list(record, "failed", int),
-        read_list(record, "reasons", str),
-    )
-    number, ids, told, failed, reasons = details
+    number = read_int(record, "server-round")
+    ids, told = read_list(record, "ids", int), read_list(record, "losses", float)
+    failed, reasons = read_list(record, "failed", int), read_list(record, "reasons", str)
     for some, values in ((ids if losses else [], told), (failed, reasons)):
         if len(some) != len(values):
             lengths = f"{len(some)} and {len(values)}"
@@ -156,7 +138,7 @@ def read_clients(
     if not isinstance(num_examples, int) or num_examples != rows:
         claim = f"{brief(num_examples)} examples are claimed, the roster has {rows}"
         return Rejected.of("size", claim)
-    return details
+    return ids, told, dict(zip(failed, reasons, strict=True))
 
 
 def _read_params(record: Params, model: Params, stacked: int | None) -> Params | Rejected:

@@ -102,6 +102,8 @@ def from_contents(contents: Sequence[bytes | memoryview], limit: float) -> messa
                 found[name] = _tensors(content.read(left.pop(said))[0])
             elif kind == _ARRAYS:
                 found[name] = _tensors({key: rest.pop(at) for key, at in said.items()})
+            elif kind != _VALUES:
+                raise ValueError(f"a record has values or arrays, got {brief(kind)}")
             else:
                 found[name] = {key: rest.get(value) for key, value in said.items()}
     except Refused:

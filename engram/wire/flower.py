@@ -8,6 +8,7 @@ Flower that are imported.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from io import BytesIO
 from itertools import count
 from typing import Any, Final
@@ -22,7 +23,7 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore.task_identity import TaskIdentity
 
 from engram.core.types import Params
-from engram.settings.errors import REFUSED, UNUSABLE, Refused, RunStopped, one_line
+from engram.settings.errors import REFUSED, UNUSABLE, Refused, RunStopped, brief, one_line
 from engram.wire.messages import Content, Entries, Error, NodeContext, Question, Reply
 from engram.wire.wire import ARRAYS, METRICS
 
@@ -85,36 +86,27 @@ class FlowerGrid:
 class HostGrid(Grid):
     """Flower's grid over an engine of this process, on which any Flower strategy runs.
 
-    Flower's own strategies, which sample nodes, expect one client per node.
-
-    Args:
-        engine: An ``engram.server.engine.Engine``.
+    Flower's own strategies, which sample nodes, expect one client per node. The engine is an
+    ``engram.server.engine.Engine``.
     """
 
+    run: Any = None
+
     def __init__(self, engine: Any) -> None:
-        self._engine, self._run = engine, None
+        self._engine = engine
         self._names, self._replies = count(1), dict[str, Message]()
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, _SUPERLINK
 
     def set_run(self, run: Any) -> None:
         """Sets the run that the grid operates in."""
-        self._run = run
-
-    @property
-    def run(self) -> Any:
-        """The run that the grid operates in."""
-        return self._run
+        self.run = run
 
     def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
+        self, content: RecordDict, message_type: str, dst_node_id: int, *more: Any, **others: Any
     ) -> Message:
         """Creates a message; ``Message(...)`` does the same."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+        del more, others  # a group and a time to live, which nothing here looks at
+        return Message(content, dst_node_id, message_type)
 
     def get_node_ids(self) -> Iterable[int]:
         """Returns all nodes."""
@@ -228,24 +220,34 @@ def _reply(question: Question, message: Message) -> Reply:
 
 def _array(tensor: torch.Tensor) -> Array:
     array = np.ascontiguousarray(tensor.detach().cpu().numpy())
-    stream = BytesIO()
-    np.save(stream, array, allow_pickle=False)
-    return Array(str(array.dtype), tuple(tensor.shape), _NUMPY, stream.getvalue())
+    shape = tuple(tensor.shape)
+    data = b"".join((_header(shape, array.dtype), array.tobytes()))
+    return Array(str(array.dtype), shape, _NUMPY, data)
 
 
 def _tensor(name: str, array: Array) -> torch.Tensor:
-    """Reads an array; nothing of a size that it claims, and does not have, is allocated."""
+    """Reads an array, whose bytes must be what numpy writes for what it is declared to be.
+
+    The header is compared rather than interpreted, and nothing of a claimed size is allocated.
+    """
     try:
-        stream = BytesIO(array.data)
-        np.lib.format.read_magic(stream)
-        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
-        data = memoryview(array.data)[stream.tell() :]
-        declared = array.stype, array.dtype, tuple(array.shape)
-        if declared != (_NUMPY, str(dtype), shape) or dtype.hasobject:
-            raise ValueError(f"its bytes are {dtype} of {shape}, and it says {declared}")
-        if len(data) != math.prod(shape) * dtype.itemsize:
-            raise ValueError(f"it has {len(data)} bytes, for {dtype} of {shape}")
-        flat = np.frombuffer(data, dtype).copy()
-        return torch.from_numpy(flat.reshape(shape, order="F" if by_columns else "C"))
-    except (TypeError, ValueError, EOFError) as error:
-        raise Refused(f"array {name} cannot be read: {one_line(str(error))}") from error
+        shape, dtype, data = tuple(array.shape), np.dtype(array.dtype), array.data
+        for order in "CF":
+            header = _header(shape, dtype, order)
+            if array.stype == _NUMPY and data.startswith(header):
+                if len(data) != len(header) + math.prod(shape) * dtype.itemsize:
+                    raise ValueError(f"it has {len(data) - len(header)} bytes")
+                flat = np.frombuffer(data, dtype, offset=len(header)).copy()
+                return torch.from_numpy(flat.reshape(shape, order=order))
+        found = f"{brief(array.stype)}, {data[:80]!r}"
+        raise ValueError(f"no array of {dtype} of {shape} in numpy's format: {found}")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Refused(f"array {brief(name)} cannot be read: {one_line(str(error))}") from error
+
+
+@lru_cache(maxsize=1024)  # it takes ten times as long as the numbers of small arrays
+def _header(shape: tuple[int, ...], dtype: np.dtype[Any], order: str = "C") -> bytes:
+    stream = BytesIO()
+    described = {"descr": dtype.str, "fortran_order": order == "F", "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, described)
+    return stream.getvalue()

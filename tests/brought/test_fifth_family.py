@@ -71,7 +71,7 @@ class Averaging(SiteStrategy):
 
     def configure_train(self, server_round, arrays, config, grid):
         self.shared = read_floats(arrays, "means", (len(self.sites.columns),))
-        return self.ask(TRAIN, server_round, config, grid, lambda clients: {})
+        return self.questions(TRAIN, server_round, config, grid, lambda clients: {})
 
     configure_evaluate = configure_train
 

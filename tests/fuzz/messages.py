@@ -30,7 +30,7 @@ from engram.tables.shrinkage import Shared
 from engram.tables.site import SiteEstimate
 from engram.wire.messages import Content, Entries, Reply
 from engram.wire.roster import describe_node, read_entry
-from engram.wire.wire import floats_record
+from engram.wire.wire import arrays_of, floats_record
 from tests.fuzz.folders import quick_experiment
 from tests.fuzz.spoil import HUGE, VALUES, spoil_bytes
 
@@ -65,7 +65,8 @@ def spoil_content(rng: random.Random, content: Content) -> Content:
 
 
 def _other_arrays(rng: random.Random, record: Entries) -> Entries:
-    found = dict(record)
+    if not (found := dict(record)):
+        return found
     name = rng.choice(list(found))
     old, what = found[name], rng.randrange(5)
     if what == 0:
@@ -114,7 +115,7 @@ def estimates(rng: random.Random, here: Path) -> None:
     del here
     site = SiteEstimate(np.ones(3), np.ones(3), 20.0, 1.0, 17.0)
     shared = Shared(np.ones(3), 20.0)
-    kinds: Sequence[tuple[Params, Callable[[Params], object]]] = (
+    kinds: Sequence[tuple[Entries, Callable[[Entries], object]]] = (
         (site_record([site, site], 3), lambda r: read_sites(r, 2, 3)),
         (shared_record(SharedEstimate(shared, np.ones(3))), lambda r: read_shared(r, 3)),
         (parameters_record([shared, None], 3), lambda r: read_parameters(r, 2)),
@@ -125,7 +126,7 @@ def estimates(rng: random.Random, here: Path) -> None:
     spoilt = record
     for _ in range(rng.choice((1, 1, 2))):
         spoilt = _other_arrays(rng, spoilt)
-    _documented(lambda: read(spoilt), KeyError, TypeError, ValueError)
+    _documented(lambda: read(arrays_of({"r": spoilt}, "r")), KeyError, TypeError, ValueError)
 
 
 class _Spoiling(InProcessGrid):

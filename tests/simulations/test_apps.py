@@ -105,10 +105,12 @@ def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_pa
     (tmp_path / "app").write_bytes(cloudpickle.dumps(app))
     code = (
         "from ray import cloudpickle; from pathlib import Path; "
-        "from engram.wire.flower import HostGrid, from_flower; from engram.wire.roster import read_entry; "
+        "from engram.wire.flower import HostGrid, from_flower; "
+        "from engram.wire.roster import read_entry; "
         "from tests.simulations.test_apps import described; HostGrid(None); "
         "app = cloudpickle.loads(Path('app').read_bytes()); reply = described(app, {}); "
-        "print(reply.error.reason if reply.has_error() else read_entry(from_flower(reply.content)).clients)"
+        "found = read_entry(from_flower(reply.content)) if reply.has_content() else reply.error; "
+        "print(getattr(found, 'clients', found))"
     )
     path = os.pathsep.join([str(source_root()), *sys.path])
     how = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True}
