@@ -22,6 +22,7 @@ from engram.client.training_description import note_training, noted_rows
 from engram.client.training_folders import prune
 from engram.cohort.trainer.chunks import ClientFailed
 from engram.cohort.trainer.worker_pool import training_from_now_on
+from engram.core.checks import must
 from engram.data.digests import Rows
 from engram.data.schema.columns import SUMS, Kind
 from engram.data.tables.table_summary import site_schema
@@ -66,89 +67,67 @@ from engram.wire.wire import (
 _log = getLogger("flwr.engram")
 
 
-def roster(question: Question, context: NodeContext) -> Reply:
+def _roster(node: "_Node", request: Request, context: NodeContext) -> "_Answered":
     """Answers which clients this node hosts, and which source it runs."""
-
-    def answer(node: _Node, request: Request) -> _Answered:
-        if node.account is not None:
-            node.account.check()
-        described = node.host.describe(request.hosted)
-        if node.covers is not None:
-            described = node.covers.roster(described)
-        entry = described[ROSTER]
-        if node.policy.approval:
-            entry[APPROVAL] = True
-        if context.node_config.get("data"):
-            entry[OWN_DATA] = True
-        if node.policy.approval and not config_of(question.content).get(TRAINING):
-            for key in [key for key in entry if key in SUMS]:
-                del entry[key]
-        rules.check(rules.of_sums(node.policy, entry))
-        return _Answered(Reply(question, described))
-
-    return _answer(question, context, answer)
+    if node.account is not None:
+        node.account.check()
+    described = node.host.describe(request.hosted)
+    if node.covers is not None:
+        described = node.covers.roster(described)
+    entry = described[ROSTER]
+    if node.policy.approval:
+        entry[APPROVAL] = True
+    if context.node_config.get("data"):
+        entry[OWN_DATA] = True
+    if node.policy.approval and not config_of(request.question.content).get(TRAINING):
+        for key in [key for key in entry if key in SUMS]:
+            del entry[key]
+    rules.check(rules.of_sums(node.policy, entry))
+    return _Answered(Reply(request.question, described))
 
 
-def train(question: Question, context: NodeContext) -> Reply:
-    """Trains the clients that the message names."""
-
-    def answer(node: _Node, request: Request) -> _Answered:
-        epsilon = node.charge(question, context.run_id)
-        start = time.perf_counter()
-        with _without_texts(node):
-            (reply,) = node.host.train([request])
-        if not reply.error:
-            reply.content[CLIENTS][SECONDS] = time.perf_counter() - start
-        told = reply
-        if node.covers is not None and not reply.error:
-            told = Reply(question, node.covers.training(reply.content))
-        return _Answered(told, epsilon, metrics_of(reply))
-
-    return _answer(question, context, answer)
+def _train(node: "_Node", request: Request, context: NodeContext) -> "_Answered":
+    """Trains the clients that the question names."""
+    epsilon = node.charge(request.question, context.run_id)
+    start = time.perf_counter()
+    with _without_texts(node):
+        (reply,) = node.host.train([request])
+    if not reply.error:
+        reply.content[CLIENTS][SECONDS] = time.perf_counter() - start
+    told = reply
+    if node.covers is not None and not reply.error:
+        told = Reply(request.question, node.covers.training(reply.content))
+    return _Answered(told, epsilon, metrics_of(reply))
 
 
-def secure(question: Question, context: NodeContext) -> Reply:
+def _secure(node: "_Node", request: Request, context: NodeContext) -> "_Answered":
     """Answers a stage of a secure round in which nobody trains."""
-
-    def answer(node: _Node, request: Request) -> _Answered:
-        if not isinstance(node.host, Exchanging):
-            raise Refused("aggregation is plain in this run: it has no secure rounds")
-        (reply,) = node.host.exchange([request])
-        return _Answered(reply)
-
-    return _answer(question, context, answer)
+    del context
+    if not isinstance(node.host, Exchanging):
+        raise Refused("aggregation is plain in this run: it has no secure rounds")
+    (reply,) = node.host.exchange([request])
+    return _Answered(reply)
 
 
-def evaluate(question: Question, context: NodeContext) -> Reply:
+def _evaluate(node: "_Node", request: Request, context: NodeContext) -> "_Answered":
     """Scores the node's clients, and keeps their slots for exports."""
-
-    def answer(node: _Node, request: Request) -> _Answered:
-        paid = node.pays(round_of(question.content))
-        if node.withholds or not (paid and isinstance(node.covers, Covers)):
-            reply = told = _scored(node, request)
-            all_of_them = () if paid else scores_of(node.experiment)
-            if not reply.error and (columns := all_of_them or node.withheld(reply.content)):
-                told = Reply(question, withheld_scores(reply.content, columns))
-            return _Answered(told, metrics=metrics_of(reply))
-        node.covers.check_scores()
-        epsilon = node.charge(question, context.run_id)
+    question = request.question
+    paid = node.pays(round_of(question.content))
+    if node.withholds or not (paid and isinstance(node.covers, Covers)):
         reply = told = _scored(node, request)
-        if not reply.error:
-            told = Reply(question, node.covers.scores(reply.content))
-        return _Answered(told, epsilon, metrics_of(reply))
-
-    return _answer(question, context, answer)
-
-
-_ANSWERS = {TRAIN: train, EVALUATE: evaluate, ROSTER_QUERY: roster, SECURE_QUERY: secure}
-
-
-def answer_question(question: Question, context: NodeContext) -> Reply:
-    """Answers a question of a run's server."""
-    return _ANSWERS[question.kind](question, context)
+        all_of_them = () if paid else scores_of(node.experiment)
+        if not reply.error and (columns := all_of_them or node.withheld(reply.content)):
+            told = Reply(question, withheld_scores(reply.content, columns))
+        return _Answered(told, metrics=metrics_of(reply))
+    node.covers.check_scores()
+    epsilon = node.charge(question, context.run_id)
+    reply = told = _scored(node, request)
+    if not reply.error:
+        told = Reply(question, node.covers.scores(reply.content))
+    return _Answered(told, epsilon, metrics_of(reply))
 
 
-app = client_app(answer_question, ("roster", "secure"))
+_ANSWERS = {TRAIN: _train, EVALUATE: _evaluate, ROSTER_QUERY: _roster, SECURE_QUERY: _secure}
 
 
 @contextlib.contextmanager
@@ -209,16 +188,17 @@ class _Node(NamedTuple):
         return None if self.account is None else self.account.charge(question, run).epsilon
 
 
-def _answer(
-    question: Question, context: NodeContext, answer: Callable[[_Node, Request], _Answered]
-) -> Reply:
+def answer_question(question: Question, context: NodeContext) -> Reply:
+    """Answers a question of a run's server, and notes it."""
     start, received, begun = time.perf_counter(), size_of(question.content), False
     cost = _Answered(Reply(question))
     try:
+        if question.kind not in _ANSWERS:
+            raise Refused(must("kind", question.kind, f"one of {', '.join(_ANSWERS)}"))
         load_plugins()
         asked = _asked(question, context, received)
         begun = True
-        cost = _reply(question, context, answer, asked)
+        cost = _reply(question, context, asked)
         reply = cost.reply
     except EngramError as error:  # one line for the server, instead of Flower's traceback
         code = AWAITED if isinstance(error, Awaited) else REFUSED
@@ -239,6 +219,9 @@ def _answer(
         counts = begun and (trains or visits or cost.is_new)
         reply = noted(question, reply, exchanged, Audit(folder), counts=counts)
     return reply
+
+
+app = client_app(answer_question, ("roster", "secure"))
 
 
 class _Asked(NamedTuple):
@@ -295,12 +278,7 @@ def _asked(question: Question, context: NodeContext, received: int) -> _Asked:
     return _Asked(config, policy, received, experiment, counts)
 
 
-def _reply(
-    question: Question,
-    context: NodeContext,
-    answer: Callable[[_Node, Request], _Answered],
-    asked: _Asked,
-) -> _Answered:
+def _reply(question: Question, context: NodeContext, asked: _Asked) -> _Answered:
     config, policy, received, experiment, counts = asked
     if experiment is None:
         if config_of(question.content).get(COLUMNS):
@@ -324,7 +302,7 @@ def _reply(
         _note(folder, node.experiment, kind, config.data, context.run_id, node.data)
     if counts is not None:
         counts(question)
-    answered = answer(node, Request(question, clients))
+    answered = _ANSWERS[question.kind](node, Request(question, clients), context)
     if not answered.reply.error:
         rules.check(rules.of_bytes(policy, received + size_of(answered.reply.content)))
     return answered

@@ -27,7 +27,8 @@ class Scripted(InProcessGrid):
         self.answers = answers
 
     def _answer(self, kind, requests):
-        return [Reply(r.message, self.answers[r.message.node - 1]) for r in requests]
+        told = [(r.question, self.answers[r.question.node - 1]) for r in requests]
+        return [Reply(q, a) if isinstance(a, dict) else Reply(q, error=a) for q, a in told]
 
 
 def stopped(*answers, num_clients=4):

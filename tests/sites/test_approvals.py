@@ -218,7 +218,7 @@ def test_scores_are_counted_too(tmp_path, node):
         assert node(EVALUATE, content(number)).error is None
     for number, answered in ((0, False), (2, False), (4, True), (5, False)):
         other = content(number, **{"most-examples": 1})
-        assert node(EVALUATE, other).error is None == answered
+        assert (node(EVALUATE, other).error is None) == answered
     answer(tmp_path / APPROVALS, TRAINING, "refused")
     for kind in (EVALUATE, TRAIN):
         assert refusal(node(kind)) == f"this site has refused training {TRAINING}"

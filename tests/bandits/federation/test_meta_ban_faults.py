@@ -35,7 +35,7 @@ def changing(client, question, change, number=None):
     """Returns a grid on which a client's replies to a question are changed, in one round or all."""
 
     def odd(node, reply):
-        if node != client or reply.kind != TRAIN:
+        if node != client or reply.question.kind != TRAIN:
             return reply
         there = reply.content[CLIENTS]["server-round"]
         ours = number in (None, there) and asked_of(reply) == question
@@ -142,7 +142,7 @@ def test_no_site_alone_has_the_server_begin_anew(tmp_path, warnings_of_engram, n
 
 def test_in_the_end_a_site_tells_of_its_own_turns_only(tmp_path):
     def lie(node, reply):
-        if node == 1 and reply.kind == EVALUATE:
+        if node == 1 and reply.question.kind == EVALUATE:
             reply.content[CLIENTS].update(turns=T, reward=float(T), regret=float(T))
         return reply
 
@@ -219,7 +219,8 @@ def test_what_leaves_a_site(tmp_path):
 
     def look(node, reply):
         for name, record in reply.content.items():
-            shapes.update((name, key, len(record[key].shape)) for key in record)
+            tensors = {key: x for key, x in record.items() if isinstance(x, torch.Tensor)}
+            shapes.update((name, key, tensor.ndim) for key, tensor in tensors.items())
         details = reply.content.get(CLIENTS, {})
         told.add((details.get("turns"), bool(details.get("reward"))))
         return reply

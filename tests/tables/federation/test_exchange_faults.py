@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from engram.client import app
 from engram.client.memory import RamStore
@@ -55,7 +56,7 @@ FAULTS = {
     "not finite": (nan_coefficient, "some coefficients are NaN or infinite"),
     "too coarse numbers": (
         lambda r: with_arrays(r, coef=np.zeros((1, 21), dtype=np.float32)),
-        "coef: 'float32' of (1, 21) instead of float64 of (1, 21)",
+        "coef: float32 of (1, 21) instead of float64 of (1, 21)",
     ),
 }
 
@@ -270,8 +271,9 @@ def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
 
     def look(client, reply):
         for name, record in reply.content.items():
-            arrays.update((name, array, record[array].shape) for array in record)
-        if reply.kind == EVALUATE:
+            tensors = {key: x for key, x in record.items() if isinstance(x, torch.Tensor)}
+            arrays.update((name, key, tuple(x.shape)) for key, x in tensors.items())
+        if reply.question.kind == EVALUATE:
             scores.update(reply.content["clients"])
         return reply
 
