@@ -19,7 +19,8 @@ import torch
 from engram.client.app import answer_question
 from engram.cohort.trainer.sampler import Sampler
 from engram.core.slots import flat
-from engram.settings.errors import REFUSED
+from engram.link.records import from_contents, to_parts
+from engram.settings.errors import REFUSED, EngramError
 from engram.settings.families import METHODS
 from engram.sites.audit import AUDIT, Audit
 from engram.wire.messages import EVALUATE, TRAIN, Content, NodeContext, Question
@@ -157,10 +158,11 @@ def _content(rng: random.Random, method: str, *, whole: bool) -> Content:
 
 
 def _is_sent(held: Any) -> bool:
-    """Whether Flower can send a value."""
+    """Whether a message can have a value."""
     try:
-        return bool({CONFIG: {"x": held}}.object_id)
-    except (TypeError, ValueError):
+        sent = b"".join(to_parts({CONFIG: {"x": held}}))
+        return bool(from_contents([sent], 2**20))
+    except (TypeError, ValueError, EngramError):
         return False
 
 

@@ -68,16 +68,14 @@ def _other_arrays(rng: random.Random, record: Entries) -> Entries:
     if not (found := dict(record)):
         return found
     name = rng.choice(list(found))
-    old, what = found[name], rng.randrange(5)
+    old, what = found[name], rng.randrange(4)
     if what == 0:
         del found[name]
     elif what == 1:
         found[rng.choice(("x", "", "coef"))] = found.pop(name)
     elif what == 2:
-        found[name] = rng.choice(rng.choice((_PLAIN, _LISTS)))
-    elif what == 3:
         value = rng.choice((torch.nan, torch.inf, -1.0, 1e308, 0.0))
-        found[name] = torch.full(getattr(old, "shape", (2,)), value, dtype=torch.float64)
+        found[name] = torch.full(old.shape, value, dtype=torch.float64)
     else:
         dtype = rng.choice((torch.float32, torch.float64, torch.int64, torch.float16))
         found[name] = torch.zeros(rng.choice(((), (0,), (3,), (2, 3))), dtype=dtype)
