@@ -30,6 +30,7 @@ from engram.wire.wire import (
     OWN,
     ROSTER_QUERY,
     SECONDS,
+    digest,
     read_list,
 )
 from tests.fuzz.counts import Counts, main
