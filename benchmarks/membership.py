@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import typer
-from flwr.app import MessageType
 
 from benchmarks.chaos import distance
 from benchmarks.harness import Keep, new_folder, report, start
@@ -34,6 +33,7 @@ from engram.simulations.deployed import run_deployed
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
 from engram.sites.audit import AUDIT, Audit
+from engram.wire.messages import TRAIN
 from engram.wire.tensors import tensors_from_bytes
 from tests.link.wire.cuts import Proxy
 
@@ -313,7 +313,7 @@ def compare(folder: Path, nodes: int, rounds: int, members: set[int]) -> dict[st
 def _trained(state: Path, training: str) -> Iterator[int]:
     """Yields the rounds that a node has trained in, by its log."""
     for line in Audit(state / AUDIT).read().lines:
-        if line["kind"] == MessageType.TRAIN and line["training"] == training and "round" in line:
+        if line["kind"] == TRAIN and line["training"] == training and "round" in line:
             yield line["round"]
 
 

@@ -23,7 +23,6 @@ from engram.settings.experiment import Experiment, read_by
 from engram.simulations.grid import InProcessGrid
 from engram.simulations.in_process import Direct
 from engram.strategies.network_strategy import Federated
-from engram.wire.wire import to_params
 
 
 class Workload(NamedTuple):
@@ -92,7 +91,7 @@ class Platform:
         grid = InProcessGrid(host, [range(e.num_clients)], Direct(host))
         self._strategy = Federated.build(e, query_roster(grid, e.num_clients), secret_noise)
         self._train = partial(Direct(host).train, grid, self._strategy, before=None, timeout=60)
-        self._slots = to_params(self._strategy.init())
+        self._slots = self._strategy.init()
 
     def round(self, server_round: int) -> None:
         """Runs a round as ``engram run`` does, without evaluation and records."""

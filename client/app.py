@@ -10,9 +10,6 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import Context, Error, Message, MessageType, RecordDict
-from flwr.clientapp import ClientApp
-
 from engram.client.disk_memory import DiskStore
 from engram.client.hosts import Exchanging, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost
@@ -26,6 +23,7 @@ from engram.client.training_description import note_training, noted_rows
 from engram.client.training_folders import prune
 from engram.cohort.trainer.chunks import ClientFailed
 from engram.cohort.trainer.worker_pool import training_from_now_on
+from engram.core.checks import must
 from engram.data.digests import Rows
 from engram.data.schema.columns import SUMS, Kind
 from engram.data.tables.table_summary import site_schema
@@ -48,6 +46,8 @@ from engram.sites.policy import UNLIMITED, Policy, keep_policy
 from engram.sites.privacy_account import Account
 from engram.sites.terms import count, request_of
 from engram.wire.clock import now
+from engram.wire.flower import client_app
+from engram.wire.messages import EVALUATE, TRAIN, Content, Error, NodeContext, Question, Reply
 from engram.wire.roster import read_entry
 from engram.wire.wire import (
     APPROVAL,
@@ -58,6 +58,7 @@ from engram.wire.wire import (
     ROSTER,
     ROSTER_QUERY,
     SECONDS,
+    SECURE_QUERY,
     TRAINING,
     config_of,
     size_of,
@@ -66,85 +67,68 @@ from engram.wire.wire import (
 
 _log = getLogger("flwr.engram")
 
-app = ClientApp()
 
-
-@app.query("roster")
-def roster(message: Message, context: Context) -> Message:
+def _roster(node: "_Node", request: Request, context: NodeContext) -> "_Answered":
     """Answers which clients this node hosts, and which source it runs."""
-
-    def answer(node: _Node, request: Request) -> _Answered:
-        if node.account is not None:
-            node.account.check()
-        described = node.host.describe(request.hosted)
-        if node.covers is not None:
-            described = node.covers.roster(described)
-        entry = described.config_records[ROSTER]
-        if node.policy.approval:
-            entry[APPROVAL] = True
-        if context.node_config.get("data"):
-            entry[OWN_DATA] = True
-        if node.policy.approval and not config_of(message.content).get(TRAINING):
-            for key in [key for key in entry if key in SUMS]:
-                del entry[key]
-        rules.check(rules.of_sums(node.policy, entry))
-        return _Answered(Message(described, reply_to=message))
-
-    return _answer(message, context, answer)
+    if node.account is not None:
+        node.account.check()
+    described = node.host.describe(request.hosted)
+    if node.covers is not None:
+        described = node.covers.roster(described)
+    entry = described[ROSTER]
+    if node.policy.approval:
+        entry[APPROVAL] = True
+    if context.node_config.get("data"):
+        entry[OWN_DATA] = True
+    if node.policy.approval and not config_of(request.question.content).get(TRAINING):
+        for key in [key for key in entry if key in SUMS]:
+            del entry[key]
+    rules.check(rules.of_sums(node.policy, entry))
+    return _Answered(Reply(request.question, described))
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Trains the clients that the message names."""
-
-    def answer(node: _Node, request: Request) -> _Answered:
-        epsilon = node.charge(message, context.run_id)
-        start = time.perf_counter()
-        with _without_texts(node):
-            (reply,) = node.host.train([request])
-        if reply.has_content():
-            reply.content.config_records[CLIENTS][SECONDS] = time.perf_counter() - start
-        told = reply
-        if node.covers is not None and reply.has_content():
-            told = Message(node.covers.training(reply.content), reply_to=message)
-        return _Answered(told, epsilon, metrics_of(reply))
-
-    return _answer(message, context, answer)
+def _train(node: "_Node", request: Request, context: NodeContext) -> "_Answered":
+    """Trains the clients that the question names."""
+    epsilon = node.charge(request.question, context.run_id)
+    start = time.perf_counter()
+    with _without_texts(node):
+        (reply,) = node.host.train([request])
+    if not reply.error:
+        reply.content[CLIENTS][SECONDS] = time.perf_counter() - start
+    told = reply
+    if node.covers is not None and not reply.error:
+        told = Reply(request.question, node.covers.training(reply.content))
+    return _Answered(told, epsilon, metrics_of(reply))
 
 
-@app.query("secure")
-def secure(message: Message, context: Context) -> Message:
+def _secure(node: "_Node", request: Request, context: NodeContext) -> "_Answered":
     """Answers a stage of a secure round in which nobody trains."""
-
-    def answer(node: _Node, request: Request) -> _Answered:
-        if not isinstance(node.host, Exchanging):
-            raise Refused("aggregation is plain in this run: it has no secure rounds")
-        (reply,) = node.host.exchange([request])
-        return _Answered(reply)
-
-    return _answer(message, context, answer)
+    del context
+    if not isinstance(node.host, Exchanging):
+        raise Refused("aggregation is plain in this run: it has no secure rounds")
+    (reply,) = node.host.exchange([request])
+    return _Answered(reply)
 
 
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
+def _evaluate(node: "_Node", request: Request, context: NodeContext) -> "_Answered":
     """Scores the node's clients, and keeps their slots for exports."""
-
-    def answer(node: _Node, request: Request) -> _Answered:
-        paid = node.pays(round_of(message.content))
-        if node.withholds or not (paid and isinstance(node.covers, Covers)):
-            reply = told = _scored(node, request)
-            all_of_them = () if paid else scores_of(node.experiment)
-            if reply.has_content() and (columns := all_of_them or node.withheld(reply.content)):
-                told = Message(withheld_scores(reply.content, columns), reply_to=message)
-            return _Answered(told, metrics=metrics_of(reply))
-        node.covers.check_scores()
-        epsilon = node.charge(message, context.run_id)
+    question = request.question
+    paid = node.pays(round_of(question.content))
+    if node.withholds or not (paid and isinstance(node.covers, Covers)):
         reply = told = _scored(node, request)
-        if reply.has_content():
-            told = Message(node.covers.scores(reply.content), reply_to=message)
-        return _Answered(told, epsilon, metrics_of(reply))
+        all_of_them = () if paid else scores_of(node.experiment)
+        if not reply.error and (columns := all_of_them or node.withheld(reply.content)):
+            told = Reply(question, withheld_scores(reply.content, columns))
+        return _Answered(told, metrics=metrics_of(reply))
+    node.covers.check_scores()
+    epsilon = node.charge(question, context.run_id)
+    reply = told = _scored(node, request)
+    if not reply.error:
+        told = Reply(question, node.covers.scores(reply.content))
+    return _Answered(told, epsilon, metrics_of(reply))
 
-    return _answer(message, context, answer)
+
+_ANSWERS = {TRAIN: _train, EVALUATE: _evaluate, ROSTER_QUERY: _roster, SECURE_QUERY: _secure}
 
 
 @contextlib.contextmanager
@@ -160,16 +144,16 @@ def _without_texts(node: "_Node") -> Iterator[None]:
         raise Refused("this node cannot answer: its log says why") from error
 
 
-def _scored(node: "_Node", request: Request) -> Message:
+def _scored(node: "_Node", request: Request) -> Reply:
     with _without_texts(node):
         (reply,) = node.host.evaluate([request])
-    if node.keeps is not None and reply.has_content():
-        node.keeps(request.message.content, reply.content)
+    if node.keeps is not None and not reply.error:
+        node.keeps(request.question.content, reply.content)
     return reply
 
 
 class _Answered(NamedTuple):
-    message: Message
+    reply: Reply
     epsilon: float | None = None  # of the site's data with this; None without a total, or a cost
     metrics: Mapping[str, Any] | None = None  # figures before noise; None for those of the answer
     is_new: bool = False  # whether it counts as a round of the day, though nobody has trained
@@ -182,16 +166,16 @@ class _Node(NamedTuple):
     experiment: Experiment  # the settings that the host was opened with
     rows: Mapping[int, int] = {}  # numbers of training rows, by client
     kind: Kind | None = None  # of its rows
-    keeps: Callable[[RecordDict, RecordDict], None] | None = None  # keeps served slots for exports
+    keeps: Callable[[Content, Content], None] | None = None  # keeps served slots for exports
     covers: Covers | RowCovers | None = None  # under privacy by clients' own noise
     account: Account | None = None  # where the site sets a total
     policy: Policy = UNLIMITED
     withholds: Sequence[Column] = ()  # columns of scores that stay on the node
     data: Rows | None = None  # the data as they are, where files have them
 
-    def withheld(self, scores: RecordDict) -> Sequence[Column]:
+    def withheld(self, scores: Content) -> Sequence[Column]:
         """Returns the columns of scores that stay on the node: all if a client has too few rows."""
-        rows = scores.config_records[CLIENTS].get("queries", [])
+        rows = scores[CLIENTS].get("queries", [])
         few = isinstance(rows, list) and any(int(n) < self.policy.least_count for n in rows)
         return scores_of(self.experiment) if few else self.withholds
 
@@ -200,41 +184,45 @@ class _Node(NamedTuple):
         total = self.account is not None or self.experiment.epsilon
         return not total or is_scored(self.experiment, server_round)
 
-    def charge(self, message: Message, run: int) -> float | None:
+    def charge(self, question: Question, run: int) -> float | None:
         """Pays for an answer; returns epsilon after it, None if the site sets no total."""
-        return None if self.account is None else self.account.charge(message, run).epsilon
+        return None if self.account is None else self.account.charge(question, run).epsilon
 
 
-def _answer(
-    message: Message, context: Context, answer: Callable[[_Node, Request], _Answered]
-) -> Message:
-    start, received, begun = time.perf_counter(), size_of(message.content), False
-    cost = _Answered(message)
+def answer_question(question: Question, context: NodeContext) -> Reply:
+    """Answers a question of a run's server, and notes it."""
+    start, received, begun = time.perf_counter(), size_of(question.content), False
+    cost = _Answered(Reply(question))
     try:
+        if question.kind not in _ANSWERS:
+            raise Refused(must("kind", question.kind, f"one of {', '.join(_ANSWERS)}"))
         load_plugins()
-        asked = _asked(message, context, received)
+        asked = _asked(question, context, received)
         begun = True
-        cost = _reply(message, context, answer, asked)
-        reply = cost.message
+        cost = _reply(question, context, asked)
+        reply = cost.reply
     except EngramError as error:  # one line for the server, instead of Flower's traceback
         code = AWAITED if isinstance(error, Awaited) else REFUSED
-        reply = Message(Error(code, str(error)), reply_to=message)
+        reply = Reply(question, {}, Error(code, str(error)))
     if "state" in context.node_config:  # else it is one of many nodes of a simulation
         try:
             name = _settings(_text(context.run_config)).get("method", FIRST)
         except EngramError:  # which the reply says
             name = ""
-        names = name, config_of(message.content).get(TRAINING)
+        names = name, config_of(question.content).get(TRAINING)
         method, training = (one_line(str(name or "")) for name in names)
-        sent = size_of(reply.content) if reply.has_content() else 0
+        sent = size_of(reply.content) if not reply.error else 0
         sizes = received, sent, time.perf_counter() - start
         exchanged = Exchanged(context.run_id, training, method, *sizes, *cost[1:3])
         folder = Path(str(context.node_config["state"])) / AUDIT
-        visits = MODEL in config_of(message.content)
-        trains = message.metadata.message_type == MessageType.TRAIN
+        visits = MODEL in config_of(question.content)
+        trains = question.kind == TRAIN
         counts = begun and (trains or visits or cost.is_new)
-        reply = noted(message, reply, exchanged, Audit(folder), counts=counts)
+        reply = noted(question, reply, exchanged, Audit(folder), counts=counts)
     return reply
+
+
+app = client_app(answer_question, ("roster", "secure"))
 
 
 class _Asked(NamedTuple):
@@ -242,21 +230,21 @@ class _Asked(NamedTuple):
     policy: Policy
     received: int  # bytes of the message
     experiment: Experiment | None  # None to describe the node's table, or score a given model
-    counts: Callable[[Message], None] | None = None  # an answer under the site's approval
+    counts: Callable[[Question], None] | None = None  # an answer under the site's approval
 
 
-def _asked(message: Message, context: Context, received: int) -> _Asked:
+def _asked(question: Question, context: NodeContext, received: int) -> _Asked:
     """Reads the request of a message; data are not read yet."""
-    check_source(message.content)  # before reading settings, which may differ between sources
+    check_source(question.content)  # before reading settings, which may differ between sources
     config = read_node_config(context.node_config)
     policy = keep_policy(config.policy, config.state) if config.state is not None else UNLIMITED
     rounds = 0 if config.state is None else Audit(config.state / AUDIT).rounds(now())
-    if config_of(message.content).get(COLUMNS):
+    if config_of(question.content).get(COLUMNS):
         on_time = rules.of_now(policy, ROSTER_QUERY, rounds, now())
         rules.check(chain(on_time, rules.of_bytes(policy, received)))
         return _Asked(config, policy, received, None)
-    if MODEL in config_of(message.content):
-        as_a_round = rules.of_now(policy, MessageType.TRAIN, rounds, now())
+    if MODEL in config_of(question.content):
+        as_a_round = rules.of_now(policy, TRAIN, rounds, now())
         unaccounted = rules.of_unaccounted(policy, "scores of a given model")
         size = chain(rules.of_bytes(policy, received), rules.of_size(policy, received))
         rules.check(chain(unaccounted, rules.of_scores(policy), as_a_round, size))
@@ -264,8 +252,8 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
     # Names of metrics are looked up for those alone that the policy lets in.
     settings = _text(context.run_config)
     experiment = _experiment(settings, "metrics")
-    own, kind = bool(config.data), message.metadata.message_type
-    alone = kind == MessageType.EVALUATE and not experiment.own.trains_network
+    own, kind = bool(config.data), question.kind
+    alone = kind == EVALUATE and not experiment.own.trains_network
     rules.check(
         chain(
             rules.of_settings(policy, experiment, own=own, plugins=plugins()),
@@ -276,11 +264,11 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         )
     )
     experiment = _experiment(settings)
-    check_settings(message.content, experiment)
+    check_settings(question.content, experiment)
     experiment = _on_machine(experiment, _text(own_settings(context.node_config, config)))
     if config.data and config.partition_id >= experiment.num_clients:  # it came later
         experiment = experiment.model_copy(update={"num_clients": config.partition_id + 1})
-    training, counts = str(config_of(message.content).get(TRAINING, "")), None
+    training, counts = str(config_of(question.content).get(TRAINING, "")), None
     if policy.approval and (training or kind != ROSTER_QUERY):  # a check names no training
         folder = memory_folder(config, experiment, context.run_id, training)
         request = request_of(experiment, folder.name, context.run_id)
@@ -309,19 +297,17 @@ def _on_machine(experiment: Experiment, own: str) -> Experiment:
     return experiment.on_machine(json.loads(own))
 
 
-def _reply(
-    message: Message, context: Context, answer: Callable[[_Node, Request], _Answered], asked: _Asked
-) -> _Answered:
+def _reply(question: Question, context: NodeContext, asked: _Asked) -> _Answered:
     config, policy, received, experiment, counts = asked
     if experiment is None:
-        if config_of(message.content).get(COLUMNS):
-            found, is_new = described(message, context, config, policy)
-            return _Answered(Message(found, reply_to=message), is_new=is_new)
+        if config_of(question.content).get(COLUMNS):
+            found, is_new = described(question, context, config, policy)
+            return _Answered(Reply(question, found), is_new=is_new)
         from engram.client.score_given_model import visited  # noqa: PLC0415 - rounds need nothing of what it loads
 
-        return _Answered(Message(visited(message, context, config, policy), reply_to=message))
+        return _Answered(Reply(question, visited(question, context, config, policy)))
     clients = hosted_clients(experiment.num_clients, config)
-    training = str(config_of(message.content).get(TRAINING, ""))
+    training = str(config_of(question.content).get(TRAINING, ""))
     folder = memory_folder(config, experiment, context.run_id, training)
     # Ray's nodes take turns in a process: only the hosted clients depend on which node it is.
     if config.state is None and not config.data:
@@ -330,14 +316,14 @@ def _reply(
     rules.check(rules.of_rows(policy, experiment, node.rows))
     if node.account is not None:
         node.account.ledger.sound()
-    if node.kind is not None and message.metadata.message_type != ROSTER_QUERY:
-        kind = node.kind._replace(units=units_of(message.content))
+    if node.kind is not None and question.kind != ROSTER_QUERY:
+        kind = node.kind._replace(units=units_of(question.content))
         _note(folder, node.experiment, kind, config.data, context.run_id, node.data)
     if counts is not None:
-        counts(message)
-    answered = answer(node, Request(message, clients))
-    if answered.message.has_content():
-        rules.check(rules.of_bytes(policy, received + size_of(answered.message.content)))
+        counts(question)
+    answered = _ANSWERS[question.kind](node, Request(question, clients), context)
+    if not answered.reply.error:
+        rules.check(rules.of_bytes(policy, received + size_of(answered.reply.content)))
     return answered
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import torch
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from engram.core.checks import must
 from engram.core.streams import Stream
@@ -22,6 +21,7 @@ from engram.guards.presets import protections
 from engram.scoring.score_columns import COMMON, TUNED, Column, ranges_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from engram.wire.messages import Content
 from engram.wire.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, WITHHELD, read_list
 
 _REASON: Final = "too few rows, or others than it can use: its site knows more"
@@ -34,30 +34,30 @@ class Covers(NamedTuple):
     guard: Guard  # adds noise to scores
     multiplier: float  # the noise multiplier, which is told beside scores; > 0
 
-    def roster(self, content: RecordDict) -> RecordDict:
+    def roster(self, content: Content) -> Content:
         """Returns a node's description without its clients' numbers of rows."""
-        entry = dict(content.config_records[ROSTER])
-        entry["examples"] = [1] * len(read_list(content.config_records[ROSTER], "clients", int))
+        entry = dict(content[ROSTER])
+        entry["examples"] = [1] * len(read_list(content[ROSTER], "clients", int))
         for key in ("left-out-reasons", "unscored-reasons"):
-            entry[key] = [_REASON] * len(read_list(content.config_records[ROSTER], key, str))
-        return RecordDict({ROSTER: ConfigRecord(entry)})
+            entry[key] = [_REASON] * len(read_list(content[ROSTER], key, str))
+        return {ROSTER: entry}
 
-    def training(self, content: RecordDict) -> RecordDict:
+    def training(self, content: Content) -> Content:
         """Returns an answer to a round of training that has a noisy update alone."""
-        details = dict(content.config_records[CLIENTS])
-        clients = len(read_list(content.config_records[CLIENTS], "ids", int))
+        details = dict(content[CLIENTS])
+        clients = len(read_list(content[CLIENTS], "ids", int))
         details |= {"examples": [1] * clients, "losses": []}
         details.pop(SECONDS, None)
-        metrics, told = MetricRecord({"num-examples": clients}), ConfigRecord(details)
-        return RecordDict({**content.array_records, METRICS: metrics, CLIENTS: told})
+        metrics, told = {"num-examples": clients}, details
+        return {**content, METRICS: metrics, CLIENTS: told}
 
-    def scores(self, content: RecordDict) -> RecordDict:
+    def scores(self, content: Content) -> Content:
         """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
 
         For its deviation see ``local_noise``. A missing score is the middle of its range before.
         """
-        before, withheld = content.config_records[CLIENTS], withheld_scores(content, self.columns)
-        details = dict(withheld.config_records[CLIENTS])
+        before, withheld = content[CLIENTS], withheld_scores(content, self.columns)
+        details = dict(withheld[CLIENTS])
         del details[WITHHELD]
         clients = read_list(before, "ids", int)
         there = [column for column in self.columns if column.name in details]
@@ -72,9 +72,9 @@ class Covers(NamedTuple):
             scores[column.name] = (values + deviations[column.name] * normal).tolist()
         # Flower's own strategies expect means over clients.
         means = {name: sum(each) / len(each) for name, each in scores.items()}
-        metrics = MetricRecord({"num-examples": len(clients), **means})
-        told = ConfigRecord({**details, NOISE: self.multiplier, **scores})
-        return RecordDict({METRICS: metrics, CLIENTS: told})
+        metrics = {"num-examples": len(clients), **means}
+        told = {**details, NOISE: self.multiplier, **scores}
+        return {METRICS: metrics, CLIENTS: told}
 
     def check_scores(self) -> None:
         """Refuses evaluations of which nothing would be sent.
@@ -94,15 +94,15 @@ class RowCovers:
     Numbers of rows are taken to be known, and are sent. Scores have no noise, and stay.
     """
 
-    def roster(self, content: RecordDict) -> RecordDict:
+    def roster(self, content: Content) -> Content:
         """Returns a node's description as it is."""
         return content
 
-    def training(self, content: RecordDict) -> RecordDict:
+    def training(self, content: Content) -> Content:
         """Removes the seconds of an answer: they tell the number of rows."""
-        details = dict(content.config_records[CLIENTS])
+        details = dict(content[CLIENTS])
         details.pop(SECONDS, None)
-        return RecordDict({**content, CLIENTS: ConfigRecord(details)})
+        return {**content, CLIENTS: details}
 
 
 def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
@@ -118,16 +118,16 @@ def scores_of(e: Experiment) -> Sequence[Column]:
     return e.own.columns(e, (COMMON, TUNED))
 
 
-def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDict:
+def withheld_scores(content: Content, columns: Sequence[Column]) -> Content:
     """Returns an answer to an evaluation with NaN for scores, and one row for each client.
 
     Columns that it lacks, and those that nobody here knows, are not sent.
     """
-    before = content.config_records[CLIENTS]
+    before = content[CLIENTS]
     clients = read_list(before, "ids", int)
     missing: dict[str, list[float]] = {
         column.name: [math.nan] * len(clients) for column in columns if column.name in before
     }
     details = {"server-round": before["server-round"], "ids": clients, **missing}
-    told = ConfigRecord({**details, "queries": [1] * len(clients), WITHHELD: True})
-    return RecordDict({METRICS: MetricRecord({"num-examples": len(clients)}), CLIENTS: told})
+    told = {**details, "queries": [1] * len(clients), WITHHELD: True}
+    return {METRICS: {"num-examples": len(clients)}, CLIENTS: told}

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from flwr.app import ConfigRecord, Error, Message, RecordDict
-
 from engram.core.checks import must
 from engram.settings.errors import REFUSED, EngramError, few, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint, source_root
+from engram.wire.messages import Content, Entries, Error, Question, Reply
 from engram.wire.wire import SETTINGS, config_of, read_int, read_list
 
 _T = TypeVar("_T")
@@ -33,7 +32,7 @@ class Request(NamedTuple):
         hosted: The node's clients.
     """
 
-    message: Message
+    question: Question
     hosted: Sequence[int]
 
 
@@ -43,7 +42,7 @@ def asked_clients(request: Request) -> list[int]:
     Raises:
         EngramError: If there is none, one is named twice, or the node does not host one of them.
     """
-    config = config_of(request.message.content)
+    config = config_of(request.question.content)
     if not request.hosted:
         raise EngramError(
             "this node hosts no client: there are more nodes than clients, or too few rows"
@@ -64,7 +63,7 @@ def asked_clients(request: Request) -> list[int]:
     return clients
 
 
-def check_source(content: RecordDict) -> None:
+def check_source(content: Content) -> None:
     """Checks that the server of a message runs the same source.
 
     Raises:
@@ -77,7 +76,7 @@ def check_source(content: RecordDict) -> None:
         )
 
 
-def check_settings(content: RecordDict, experiment: Experiment) -> None:
+def check_settings(content: Content, experiment: Experiment) -> None:
     """Refuses a message of a server with other settings.
 
     Raises:
@@ -91,7 +90,7 @@ def check_settings(content: RecordDict, experiment: Experiment) -> None:
         )
 
 
-def round_of(content: RecordDict) -> int:
+def round_of(content: Content) -> int:
     """Returns a message's round; 1 if it does not say.
 
     Raises:
@@ -103,12 +102,12 @@ def round_of(content: RecordDict) -> int:
     return number
 
 
-def durable_of(content: RecordDict) -> int:
+def durable_of(content: Content) -> int:
     """Returns the round of the coordinator's oldest checkpoint; 0 if the message does not say."""
     return read_whole(config_of(content), "durable", 0)
 
 
-def read_whole(config: ConfigRecord, key: str, default: int) -> int:
+def read_whole(config: Entries, key: str, default: int) -> int:
     """Returns a whole number from a message's config, or the default if it is missing.
 
     Raises:
@@ -120,12 +119,12 @@ def read_whole(config: ConfigRecord, key: str, default: int) -> int:
         raise EngramError(str(error)) from error
 
 
-def answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Message:
+def answered(request: Request, answer: Callable[[list[int]], Content]) -> Reply:
     """Replies to a request with the answer for its clients, or with an error."""
     try:
-        return Message(answer(asked_clients(request)), reply_to=request.message)
+        return Reply(request.question, answer(asked_clients(request)))
     except EngramError as error:
-        return Message(Error(REFUSED, str(error)), reply_to=request.message)
+        return Reply(request.question, {}, Error(REFUSED, str(error)))
 
 
 def by_client(

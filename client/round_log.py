@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from logging import INFO, WARNING, getLogger
 from typing import Any, Final, NamedTuple
 
-from flwr.app import Error, Message, MessageType
-
 from engram.client.requests import round_of
 from engram.settings.errors import AWAITED, REFUSED, EngramError, few, one_line
 from engram.sites.audit import ANSWERS, ENDED, EXPORTED, Audit
+from engram.wire.messages import EVALUATE, TRAIN, Error, Question, Reply
 from engram.wire.wire import CLIENTS, COLUMNS, METRICS, MODEL, config_of
 
 _log = getLogger("flwr.engram")
 
-_DONE: Final = {MessageType.TRAIN: "trained", MessageType.EVALUATE: "scored"}
+_DONE: Final = {TRAIN: "trained", EVALUATE: "scored"}
 _TOLD: Final = {COLUMNS: "described the columns of its table", MODEL: "scored a given model"}
 _REFUSED: Final = {
     "healed": "its log was mended",
@@ -39,15 +38,15 @@ class Exchanged(NamedTuple):
 
 
 def noted(
-    message: Message, reply: Message, exchanged: Exchanged, audit: Audit, *, counts: bool
-) -> Message:
+    question: Question, reply: Reply, exchanged: Exchanged, audit: Audit, *, counts: bool
+) -> Reply:
     """Logs the answer to a message, and returns it.
 
     What the audit cannot have is replaced by an error: nothing else leaves the site unnoted.
 
     ``counts`` says whether it counts as a round of the day.
     """
-    fields = _fields(message, reply, exchanged)
+    fields = _fields(question, reply, exchanged)
     if fields is None:
         return reply
     level = WARNING if "why" in fields else INFO
@@ -57,30 +56,30 @@ def noted(
     except OSError as error:
         told = f"this site's log cannot be written ({error.strerror}), so that nothing leaves it"
         _log.error("%s: make room in %s", told, audit.folder)
-        return Message(Error(REFUSED, f"{told}: the site makes room"), reply_to=message)
+        return Reply(question, {}, Error(REFUSED, f"{told}: the site makes room"))
     return reply
 
 
-def _fields(message: Message, reply: Message, exchanged: Exchanged) -> dict[str, Any] | None:
-    kind = message.metadata.message_type
+def _fields(question: Question, reply: Reply, exchanged: Exchanged) -> dict[str, Any] | None:
+    kind = question.kind
     told = {key: value for key, value in exchanged._asdict().items() if value is not None}
     fields: dict[str, Any] = {"kind": kind, **told}
-    if reply.has_error():
+    if reply.error:
         if reply.error.code == AWAITED:  # asked every few seconds, and said once
             return None
         return fields | {"why": one_line(reply.error.reason or "no reason given")}
     for asked in (COLUMNS, MODEL):
-        if asked in config_of(message.content):
+        if asked in config_of(question.content):
             return fields | {"kind": asked}
     if kind not in _DONE:
         return None
     records = reply.content
-    details = records.config_records.get(CLIENTS)
+    details = records.get(CLIENTS)
     clients: Any = details.get("ids", []) if details is not None else []
     metrics = {**metrics_of(reply), **fields.get("metrics", {})}
     rows = metrics.pop(_ROWS, 0)
     try:
-        number = round_of(message.content)
+        number = round_of(question.content)
     except EngramError:  # some other server's
         number = 0
     return fields | {"round": number, "clients": clients, "rows": rows, "metrics": metrics}
@@ -110,9 +109,9 @@ def in_words(fields: Mapping[str, Any]) -> str:
     )
 
 
-def metrics_of(reply: Message) -> dict[str, Any]:
+def metrics_of(reply: Reply) -> dict[str, Any]:
     """Returns the figures of a reply, with the number of rows behind it; none of an error."""
-    return dict(reply.content.metric_records.get(METRICS, {})) if reply.has_content() else {}
+    return dict(reply.content.get(METRICS, {})) if not reply.error else {}
 
 
 def _bounded(fields: Mapping[str, Any]) -> dict[str, Any]:

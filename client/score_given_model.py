@@ -17,7 +17,6 @@ from secrets import randbits
 from typing import Any, Final, NamedTuple
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import nn
 
 from engram.client.disk_memory import DiskStore
@@ -45,8 +44,9 @@ from engram.tables.federation.coefficients import Coefficients
 from engram.tables.federation.models import of_test
 from engram.tables.federation.molar import Molar
 from engram.wire.clock import now
+from engram.wire.messages import Content, NodeContext, Question
 from engram.wire.tensors import tensors_to_bytes
-from engram.wire.wire import ARRAYS, CLIENTS, HELD_OUT, MODEL, config_of, to_params
+from engram.wire.wire import ARRAYS, CLIENTS, HELD_OUT, MODEL, arrays_of, config_of
 
 _log = getLogger("flwr.engram")
 
@@ -74,7 +74,9 @@ class Visit(NamedTuple):
         return replace(asked, terms=terms, rounds=1, answers={}, every=1, method=what)
 
 
-def visited(message: Message, context: Context, config: NodeConfig, policy: Policy) -> RecordDict:
+def visited(
+    question: Question, context: NodeContext, config: NodeConfig, policy: Policy
+) -> Content:
     """Scores a given model, to three digits, on test rows of the node's clients.
 
     Raises:
@@ -83,7 +85,7 @@ def visited(message: Message, context: Context, config: NodeConfig, policy: Poli
             has no scores here; the node keeps no state; the policy is against it; the test rows are
             too few, or cannot be read, or are others than it takes.
     """
-    visit = _read(message.content, config, own_settings(context.node_config, config))
+    visit = _read(question.content, config, own_settings(context.node_config, config))
     check(of_names(policy, visit.experiment, plugins()))
     if policy.approval:
         require(visit.state / APPROVALS, visit.request(context.run_id), now())
@@ -93,11 +95,11 @@ def visited(message: Message, context: Context, config: NodeConfig, policy: Poli
         raise kept_here(error) from error
 
 
-def _read(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) -> Visit:
+def _read(content: Content, config: NodeConfig, own: Mapping[str, Any]) -> Visit:
     """Reads a model that asks to be scored, with the machine's own settings; it is not rebuilt."""
     try:
         exported = Exported.from_json(parse_json(str(config_of(content)[MODEL]).encode()))
-        parameters = to_params(content.array_records[ARRAYS])
+        parameters = arrays_of(content, ARRAYS)
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(f"the model's description cannot be read: {one_line(str(error))}") from error
     if config.state is None:
@@ -108,7 +110,7 @@ def _read(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) -> Vi
     return Visit(exported, parameters, config, config.state, e)
 
 
-def _scored(visit: Visit, policy: Policy) -> RecordDict:
+def _scored(visit: Visit, policy: Policy) -> Content:
     same = (each for each in _remembered(visit) if _is_near(visit.parameters, each[1]))
     known = next(same, None)
     training, module = known or (_drawn(visit), rebuilt(visit.exported, visit.parameters))
@@ -127,7 +129,7 @@ def _scored(visit: Visit, policy: Policy) -> RecordDict:
     what = visit.exported.what, few_names(rows), few_names(rows.values()), told
     _log.info("%s was scored for clients %s on %s rows: %s", *what)
     details = {"ids": [*rows], "rows": [*rows.values()], "metrics": [*columns], **columns}
-    return RecordDict({CLIENTS: ConfigRecord({**details, HELD_OUT: known is not None})})
+    return {CLIENTS: {**details, HELD_OUT: known is not None}}
 
 
 def _remembered(visit: Visit) -> Iterator[tuple[Training, nn.Module]]:

@@ -7,15 +7,14 @@ all of it each time that it scores its clients, and keeps it then, beside their 
 from logging import getLogger
 from typing import Final, NamedTuple
 
-from flwr.app import RecordDict
-
 from engram.client.disk_memory import DiskStore, MemoryFull
 from engram.client.requests import round_of
 from engram.core.method import Method
 from engram.core.rounds import received_by
 from engram.core.slots import is_known, unknown
 from engram.core.types import Params
-from engram.wire.wire import ARRAYS, CLIENTS, OWN, read_list, to_params
+from engram.wire.messages import Content
+from engram.wire.wire import ARRAYS, CLIENTS, OWN, read_list
 
 _RECEIVED: Final = "received/"
 _MEMORY: Final = "memory/"
@@ -38,19 +37,17 @@ def needs_received(method: Method) -> bool:
     return not all(map(is_known, served))
 
 
-def keep_scored(
-    store: DiskStore, needs_received: bool, content: RecordDict, reply: RecordDict
-) -> None:
+def keep_scored(store: DiskStore, needs_received: bool, content: Content, reply: Content) -> None:
     """Keeps the slots by which clients have just been scored.
 
     If there is no room for them, a line of the log says so: scores do not depend on them.
 
     Of clients that have memories nothing is kept unless the method ``needs_received``.
     """
-    server_round, records = round_of(content), content.array_records
-    common = to_params(records[ARRAYS])
-    own = to_params(records[OWN]) if OWN in records else {}
-    clients = read_list(reply.config_records[CLIENTS], "ids", int)
+    server_round = round_of(content)
+    common = content[ARRAYS]
+    own = content.get(OWN, {})
+    clients = read_list(reply[CLIENTS], "ids", int)
     try:
         for row, client in enumerate(clients):
             memory = store.load(client, before=server_round + 1)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from flwr.app import Message, RecordDict
 from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path, tree_map
 
@@ -26,6 +25,7 @@ from engram.settings.experiment import Experiment, read_by
 from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate
 from engram.strategies.base import nested
+from engram.wire.messages import Content, Reply
 from engram.wire.tensors import tensors_from_bytes
 
 if TYPE_CHECKING:
@@ -161,22 +161,22 @@ class _Between(NamedTuple):
     """A host whose clients are trained by another function."""
 
     host: Host
-    trains: Callable[[Sequence[Request]], list[Message]]
+    trains: Callable[[Sequence[Request]], list[Reply]]
 
-    def describe(self, hosted: Sequence[int]) -> RecordDict:
+    def describe(self, hosted: Sequence[int]) -> Content:
         return self.host.describe(hosted)
 
-    def train(self, requests: Sequence[Request]) -> list[Message]:
+    def train(self, requests: Sequence[Request]) -> list[Reply]:
         return self.trains(requests)
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+    def evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         return self.host.evaluate(requests)
 
 
 def _asked_twice(host: Host) -> Host:
     """Makes a host lose its first replies to training, so that it is asked again."""
 
-    def train(requests: Sequence[Request]) -> list[Message]:
+    def train(requests: Sequence[Request]) -> list[Reply]:
         host.train(requests)
         return host.train(requests)
 
@@ -186,7 +186,7 @@ def _asked_twice(host: Host) -> Host:
 def _noting(host: Host, raised: list[Exception]) -> Host:
     """Makes a host note its errors in training, which a run tells in words."""
 
-    def train(requests: Sequence[Request]) -> list[Message]:
+    def train(requests: Sequence[Request]) -> list[Reply]:
         try:
             return host.train(requests)
         except Exception as error:  # of any kind: it is raised again, and told by its type

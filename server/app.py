@@ -14,6 +14,7 @@ from engram.server.grid import PatientGrid
 from engram.server.run import run
 from engram.settings.experiment import Experiment
 from engram.strategies import STRATEGIES
+from engram.wire.flower import FlowerGrid
 
 if TYPE_CHECKING:
     from engram.server.link_grid import LinkGrid
@@ -33,11 +34,11 @@ def main(grid: Grid, context: Context) -> None:
         EngramError: If it cannot be run; logged in one line before it is raised.
     """
     with opened(grid, context) as (experiment, folder):
-        run_on_nodes(grid, experiment, folder)
+        run_on_nodes(FlowerGrid(grid), experiment, folder)
 
 
 def run_on_nodes(
-    grid: "Grid | LinkGrid",
+    grid: "FlowerGrid | LinkGrid",
     experiment: Experiment,
     folder: Path,
     membership: Membership | None = None,

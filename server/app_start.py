@@ -14,7 +14,7 @@ from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
 from engram.settings.logs import VERDICT, begin_log
 from engram.settings.plugins import load_plugins
-from engram.wire.messages import is_simulated
+from engram.wire.flower import is_simulated
 
 _log = getLogger("flwr.engram")
 

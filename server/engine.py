@@ -1,30 +1,26 @@
 """The protocol of engines, which ask the clients of a run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.guards.presets import client_guards
 from engram.link.server.membership import Membership
-from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.strategies.base import Round, Row
+from engram.strategies.base import Round, Row, RunStrategy
 from engram.strategies.drop_outs import train_securely
-from engram.wire.wire import to_params, to_record
+from engram.wire.messages import Question, Reply
 
 
-class Engine(Grid):
-    """A Flower grid that trains rounds, and knows who is there.
+class Engine:
+    """Asks the clients of a run, and knows who is there.
 
-    Strategies ask, and have replies, by ``Grid``; the loop of rounds and the attendance use the
-    rest. Defaults are those of nodes in this process, which neither come nor go.
+    Strategies ask by ``Nodes``, which is a part of it; the loop of rounds and the attendance use
+    the rest. Defaults are those of nodes in this process, which neither come nor go.
 
     Attributes:
         joins: Whether nodes may join later; else they have shares of the run's data.
@@ -33,7 +29,7 @@ class Engine(Grid):
         replays: Whether nodes come and go as another run's record says.
         kind: Kind of the data, with their units, if it is known before nodes are asked.
         membership: The federation that the nodes are of; None if there is none.
-        at_work: Nodes with a message to train that a later round waits for.
+        at_work: Nodes with a question to train that a later round waits for.
         trains: Trains rounds in another way than ``train``, with the same arguments; or None.
         evaluates: Scores clients in another way than ``evaluate``, likewise; or None.
         costs: The costs of a round so far, for its record.
@@ -50,30 +46,17 @@ class Engine(Grid):
     trains: Callable[..., Round] | None = None
     evaluates: Callable[..., None] | None = None
 
-    def __init__(self, run: Any) -> None:
-        self._run = run
-        self.said: dict[int, Message] = {}
+    def __init__(self) -> None:
+        self.said: dict[int, Reply] = {}
         self.costs: Row = {}
 
-    def set_run(self, run: Any) -> None:
-        """Sets the run that the grid operates in."""
-        self._run = run
+    @abstractmethod
+    def get_node_ids(self) -> Iterable[int]:
+        """Returns the nodes that can be asked now."""
 
-    @property
-    def run(self) -> Any:
-        """The run that the grid operates in, of which a ``run_id`` is asked for alone."""
-        return self._run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Creates a message; ``Message(...)`` does the same."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+    @abstractmethod
+    def ask(self, questions: Iterable[Question], *, timeout: float) -> list[Reply]:
+        """Asks nodes; returns the replies that came in time, one at most to each question."""
 
     @property
     def stopping(self) -> bool:
@@ -86,7 +69,7 @@ class Engine(Grid):
 
     def names(self) -> dict[int, str]:
         """Returns the names of online nodes that are registered by name; none chooses its own."""
-        return {node.node_id: node.name for node in self.get_nodes() if node.name}
+        return {}
 
     def excuse(self, node: int) -> str:
         """Returns why an online node is not asked, as the end of a sentence; "" if unknown."""
@@ -104,7 +87,7 @@ class Engine(Grid):
 
     def train(
         self,
-        strategy: Strategy,
+        strategy: RunStrategy,
         server_round: int,
         model: Params,
         config: Mapping[str, Any],
@@ -112,7 +95,7 @@ class Engine(Grid):
         *,
         timeout: float,
     ) -> Round:
-        """Trains one round by messages: no evaluation, no record.
+        """Trains one round by questions: no evaluation, no record.
 
         ``config`` is sent to every client: the training's name; ``durable``, the round of the
         oldest checkpoint, from which a run may be resumed; ``way``, in which it was trained before
@@ -122,34 +105,29 @@ class Engine(Grid):
         Raises:
             RunStopped: Too few replies were usable, or the run diverged.
         """
-        sent, settings = to_record(model), ConfigRecord({**config})
-        messages = strategy.configure_train(server_round, sent, settings, self)
+        questions = strategy.configure_train(server_round, model, config, self)
         if before is not None:
             before()
-        replies = self.send_and_receive(messages, timeout=timeout)
-        merged, metrics = strategy.aggregate_train(server_round, replies)
-        if merged is None:
-            raise RunStopped(f"round {server_round}: the strategy made no model")
-        return Round(to_params(merged), dict(metrics or {}))
+        replies = self.ask(questions, timeout=timeout)
+        return Round(*strategy.aggregate_train(server_round, replies))
 
     def evaluate(
         self,
-        strategy: Strategy,
+        strategy: RunStrategy,
         server_round: int,
         model: Params,
         config: Mapping[str, Any],
-        before: Callable[[Sequence[Message]], None] | None = None,
+        before: Callable[[Sequence[Reply]], None] | None = None,
         *,
         timeout: float,
     ) -> None:
-        """Scores clients after a round by messages.
+        """Scores clients after a round by questions.
 
         ``config`` is as for ``train``; ``before`` is called with the replies before the strategy
         takes them.
         """
-        sent, settings = to_record(model), ConfigRecord({**config})
-        messages = strategy.configure_evaluate(server_round, sent, settings, self)
-        replies = [*self.send_and_receive(messages, timeout=timeout)]
+        questions = strategy.configure_evaluate(server_round, model, config, self)
+        replies = self.ask(questions, timeout=timeout)
         if before is not None:
             before(replies)
         strategy.aggregate_evaluate(server_round, replies)

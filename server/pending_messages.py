@@ -1,16 +1,15 @@
-"""Messages in transit to nodes, their replies, and their costs."""
+"""Questions in transit to nodes, their replies, and their costs."""
 
 from typing import NamedTuple, Self
 
-from flwr.app import Message
-
+from engram.wire.messages import Question, Reply
 from engram.wire.wire import CLIENTS, COLUMNS, SECONDS, TRAINING, config_of, read_list
 
 
 class Asked(NamedTuple):
-    """A message in transit."""
+    """A question in transit."""
 
-    message: Message
+    question: Question
     clients: int  # how many it asks; 1 if it does not say
     named: list[int]  # the clients that it names
     training: str  # the name that clients keep memories of the run under
@@ -18,31 +17,21 @@ class Asked(NamedTuple):
     activated: str = ""  # its node's activation time when it was sent
 
     @classmethod
-    def by(cls, message: Message) -> Self:
-        """Returns the facts about a message that is sent."""
-        config = config_of(message.content)
-        clients = config.get(CLIENTS, [0])
-        return cls(
-            message,
-            len(clients) if isinstance(clients, list) else 1,
-            read_list(config, CLIENTS, int) if CLIENTS in config else [],
-            str(config.get(TRAINING, "")),
-            bool(config.get(COLUMNS)),
-        )
-
-    @property
-    def id(self) -> str:
-        """The message's id, by which its reply names it."""
-        return self.message.metadata.message_id
+    def by(cls, question: Question) -> Self:
+        """Returns the facts about a question that is sent."""
+        config = config_of(question.content)
+        named = read_list(config, CLIENTS, int) if CLIENTS in config else []
+        training, columns = str(config.get(TRAINING, "")), bool(config.get(COLUMNS))
+        return cls(question, len(named) if CLIENTS in config else 1, named, training, columns)
 
     @property
     def node(self) -> int:
         """The node that it is sent to."""
-        return self.message.metadata.dst_node_id
+        return self.question.node
 
 
 class Exchange(NamedTuple):
-    """The cost of one round of messages and replies."""
+    """The cost of one round of questions and replies."""
 
     seconds: float  # duration
     latencies: dict[int, float]  # seconds until each node's reply had arrived
@@ -70,14 +59,7 @@ class Exchange(NamedTuple):
         }
 
 
-def has_code(reply: Message, *codes: int) -> bool:
-    """Whether a reply is an error with one of some codes."""
-    return reply.has_error() and reply.error.code in codes
-
-
-def trained_for(reply: Message, latency: float) -> float:
+def trained_for(reply: Reply, latency: float) -> float:
     """Returns the seconds of training that a node reports; 0 if impossible."""
-    if not reply.has_content() or CLIENTS not in reply.content.config_records:
-        return 0.0
-    seconds = reply.content.config_records[CLIENTS].get(SECONDS, 0.0)
+    seconds = reply.content.get(CLIENTS, {}).get(SECONDS, 0.0)
     return seconds if isinstance(seconds, float) and 0 <= seconds <= latency else 0.0

@@ -3,15 +3,14 @@
 import time
 from collections.abc import Mapping
 from logging import getLogger
+from operator import itemgetter
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Message, RecordDict
-
 from engram.server.engine import Engine
-from engram.server.pending_messages import has_code
 from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, few, few_names, one_line
 from engram.settings.fingerprint import fingerprint, source_root
-from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.strategies.reply_border import Rejected, read_reply
+from engram.wire.messages import Question, Reply
 from engram.wire.roster import NodeEntry, read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SETTINGS, TRAINING
 
@@ -80,27 +79,19 @@ class Answers:
             _log.warning("%s %s; it is asked again", few_names(called), reason)
         return known != (len(self.entries), len(self.refusals))
 
-    def _replies(self, nodes: list[int]) -> list[tuple[int, Message]]:
+    def _replies(self, nodes: list[int]) -> list[tuple[int, Reply]]:
         said = self._grid.said
         found = [(node, said.pop(node)) for node in nodes if node in said]
-        query = RecordDict({CONFIG: ConfigRecord(dict(self._asked))})
-        messages = {
-            node: Message(query, dst_node_id=node, message_type=ROSTER_QUERY)
-            for node in sorted(set(nodes) - dict(found).keys())
-        }
+        others = sorted(set(nodes) - dict(found).keys())
+        questions = [Question(node, ROSTER_QUERY, {CONFIG: {**self._asked}}) for node in others]
         timeout = _DATA if self._grid.fixed else _GLANCE
-        sent = self._grid.send_and_receive(messages.values(), timeout=timeout) if messages else ()
-        replies, _ = first_answers(sent, messages.values())
-        return found + [
-            (node, replies[message.metadata.message_id])
-            for node, message in messages.items()
-            if message.metadata.message_id in replies
-        ]
+        replies = self._grid.ask(questions, timeout=timeout) if questions else []
+        return found + sorted(((r.question.node, r) for r in replies), key=itemgetter(0))
 
-    def _refused(self, node: int, reason: str, reply: Message) -> bool:
+    def _refused(self, node: int, reason: str, reply: Reply) -> bool:
         """Notes why a node does not serve; returns whether that is new."""
-        awaited = has_code(reply, AWAITED)
-        busy = awaited or has_code(reply, BUSY)
+        awaited = reply.has_code(AWAITED)
+        busy = awaited or reply.has_code(BUSY)
         self._again[node] = time.monotonic() + (_SOON if busy else _LATER)
         (self._busy.add if busy else self._busy.discard)(node)
         (self._awaited.add if awaited else self._awaited.discard)(node)
@@ -190,14 +181,14 @@ class Answers:
         return "; ".join(told[:_TOLD])
 
 
-def _read(reply: Message) -> NodeEntry:
+def _read(reply: Reply) -> NodeEntry:
     """Returns a node's entry; a ``ValueError`` ends a sentence on why the node cannot serve."""
     ours = f"this coordinator runs {fingerprint()} from {source_root()}"
-    if reply.has_error():
+    if reply.error:
         reason = one_line(_last_line(reply.error.reason or ""))
-        if has_code(reply, BUSY):
+        if reply.has_code(BUSY):
             raise ValueError(f"is busy: {reason}")
-        if has_code(reply, AWAITED):
+        if reply.has_code(AWAITED):
             raise ValueError(reason)
         if reply.error.code in _SAID:  # from our own source, so the reason explains itself
             raise ValueError(f"cannot serve this run: {reason}")

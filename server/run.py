@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import Message
 
 from engram.core.checks import must
 from engram.core.types import Params
@@ -32,8 +31,9 @@ from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
 from engram.strategies.reply_border import noised_by
 from engram.strategies.rounds import Step, rounds
+from engram.wire.messages import Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import TRAINING, to_params, to_record
+from engram.wire.wire import TRAINING
 
 _log = getLogger("flwr.engram")
 
@@ -172,7 +172,7 @@ class _Run:
             "method": e.method,
             "rounds": rows[-1]["round"],
             "ms-per-round": float(np.median(times)),
-            **_named(self.strategy.results(to_record(self.model), rows[-1]), self._roster()),
+            **_named(self.strategy.results(self.model, rows[-1]), self._roster()),
             **(self.accountant.claim if self.accountant else {}),
             **self.attendance.notes(),
         }
@@ -212,7 +212,7 @@ class _Run:
             self.clients = clients
             self.strategy = strategy_of(self.experiment, self._roster(), self.noise)
         # If the initial model is empty, the shapes of later ones are unknown: any is accepted.
-        return to_params(self.strategy.init()) or None, self.strategy.state
+        return self.strategy.init() or None, self.strategy.state
 
     def _begin_anew(self) -> None:
         self.model = first_arrays(self.strategy, self.former)
@@ -329,7 +329,7 @@ class _Run:
             self.record.append_scores(number, each)
         return self.strategy.scores()
 
-    def _note_noise(self, replies: Sequence[Message]) -> None:
+    def _note_noise(self, replies: Sequence[Reply]) -> None:
         if noised := noised_by(replies, self.clients):
             (self.accountant.note if self.accountant else self.unpaid.append)(noised)
 

@@ -12,7 +12,6 @@ from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.strategies import STRATEGIES, Row, RunStrategy
 from engram.wire.roster import Roster
-from engram.wire.wire import to_params
 
 
 def former_run(experiment: Experiment) -> Run:
@@ -33,7 +32,7 @@ def first_arrays(strategy: RunStrategy, former: Run | None) -> Params:
     Raises:
         Refused: The former run's models are others.
     """
-    model = to_params(strategy.init())
+    model = strategy.init()
     last = former and former.load_checkpoint()
     return strategy.start_from(last.model, last.state) if last else model
 

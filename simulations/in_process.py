@@ -6,7 +6,6 @@ from logging import getLogger
 from typing import Any
 
 import torch
-from flwr.app import Message
 from torch import Tensor
 
 from engram.client.hosts.local import LocalHost
@@ -23,6 +22,7 @@ from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import REASONS, Impossible, Rejected
 from engram.strategies.rounds import Wave
 from engram.strategies.screening import TrainReplies, judged
+from engram.wire.messages import Reply
 from engram.wire.training_result import Trained
 
 _log = getLogger("flwr.engram")
@@ -103,7 +103,7 @@ class Direct:
         server_round: int,
         model: Params,
         config: Mapping[str, Any],
-        before: Callable[[Sequence[Message]], None] | None,
+        before: Callable[[Sequence[Reply]], None] | None,
         *,
         timeout: float,
     ) -> None:

@@ -5,14 +5,12 @@ clock, clients that come too late are left out; in a buffered run a round merges
 several waves have made of older models.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from flwr.app import Message
 
 from engram.core.method import Slots
 from engram.core.slots import flat, unflat
@@ -24,6 +22,7 @@ from engram.strategies.base import Row
 from engram.strategies.clock import Flight, Flights, drawn_paces, in_time, landings, traced_paces
 from engram.strategies.rounds import Draw, Rounds, Together, Wave
 from engram.strategies.screening import TrainReplies
+from engram.wire.messages import Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
@@ -32,20 +31,15 @@ Ends = Callable[[int, float], float]
 
 
 class Sent(NamedTuple):
-    """Messages to the nodes of a wave."""
+    """Questions to the nodes of a wave."""
 
     wave: Wave
     loss: Metric | None  # the metric of the training losses that they ask for; None for none
-    asked: list[tuple[Message, list[int]]]  # with the clients that each asks
+    asked: list[tuple[Question, list[int]]]  # with the clients that each asks
 
-    @property
-    def names(self) -> list[str]:
-        """Ids of the messages."""
-        return [message.metadata.message_id for message, _ in self.asked]
-
-    def only(self, fits: Callable[[Message], bool]) -> Self:
-        """Returns some of the messages, and their clients as the wave."""
-        asked = [(message, clients) for message, clients in self.asked if fits(message)]
+    def only(self, fits: Callable[[Question], bool]) -> Self:
+        """Returns some of the questions, and their clients as the wave."""
+        asked = [(question, clients) for question, clients in self.asked if fits(question)]
         clients = sorted(client for _, some in asked for client in some)
         return self._replace(wave=self.wave._replace(clients=clients), asked=asked)
 
@@ -156,19 +150,13 @@ class Buffered(Together):
 
 
 def answered_of(
-    server_round: int, sent: list[Sent], replies: Sequence[Message]
+    server_round: int, sent: list[Sent], came: Mapping[Question, Reply]
 ) -> tuple[list[Sent], list[Sent], Row]:
-    """Returns messages that have an answer in a round, the others, and the round's staleness."""
-    names = {reply.metadata.reply_to_message_id for reply in replies}
-
-    def answered(message: Message) -> bool:
-        return message.metadata.message_id in names
-
-    due = [one.only(answered) for one in sent]
-    later = [one.only(lambda message: not answered(message)) for one in sent]
-    used = {reply.metadata.reply_to_message_id for reply in replies if reply.has_content()}
-    late = [one.only(lambda message: message.metadata.message_id in used) for one in due]
-    stale = [server_round - one.wave.server_round for one in late for _ in one.wave.clients]
+    """Returns questions that have an answer in a round, the others, and the round's staleness."""
+    due = [one.only(came.__contains__) for one in sent]
+    later = [one.only(lambda question: question not in came) for one in sent]
+    used = [one.only(lambda question: not came[question].error) for one in due]
+    stale = [server_round - one.wave.server_round for one in used for _ in one.wave.clients]
     due, later = ([one for one in some if one.asked] for some in (due, later))
     return due, later, _staleness(stale)
 
@@ -207,18 +195,9 @@ def pacing_of(rounds: Rounds, roster: Roster, size: int | None = None) -> Togeth
     return Timed(e, ends)
 
 
-def by_wave(replies: Iterable[Message], due: Sequence[Sent]) -> list[list[Message]]:
-    """Groups replies by wave; strays go to the last one."""
-    of = {name: i for i, sent in enumerate(due) for name in sent.names}
-    found: list[list[Message]] = [[] for _ in due]
-    for reply in replies if found else ():
-        found[of.get(reply.metadata.reply_to_message_id, -1)].append(reply)
-    return found
-
-
 def joined(each: Sequence[TrainReplies]) -> TrainReplies:
     """Joins the replies of waves."""
     accepted = [reply for replies in each for reply in replies.accepted]
     rejected = [reply for replies in each for reply in replies.rejected]
     silent = [clients for replies in each for clients in replies.silent]
-    return TrainReplies(accepted, rejected, silent, sum((r.others for r in each), Counter()))
+    return TrainReplies(accepted, rejected, silent)

@@ -1,32 +1,46 @@
-"""The protocol that strategies of all families implement beyond Flower's own."""
+"""The protocol that strategies of all families implement."""
 
 import operator
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
-
-from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import Strategy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from engram.core.types import Params
 from engram.guards.noise import Noise
 from engram.settings.base import Families
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from engram.wire.messages import Question, Reply
 from engram.wire.roster import Roster
 
 Row = dict[str, Any]
 
 
 class Round(NamedTuple):
-    """A round's model and metrics, as ``Strategy.aggregate_train`` returns them."""
+    """A round's model and metrics."""
 
     model: Params
     metrics: Row
 
 
-class RunStrategy(Strategy):
-    """A Flower strategy of a run that can be stopped and resumed.
+class Nodes(Protocol):
+    """The nodes of a run, as strategies ask them; ``engram.server.engine.Engine`` is one.
+
+    Attributes:
+        at_work: Nodes with a question to train that a later round waits for.
+    """
+
+    at_work: frozenset[int]
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Returns the nodes that can be asked now."""
+
+    def ask(self, questions: Iterable[Question], *, timeout: float) -> list[Reply]:
+        """Asks nodes; returns the replies that came in time, one at most to each question."""
+
+
+class RunStrategy:
+    """Strategy of a run that can be stopped and resumed: whom to ask, and how to merge.
 
     Attributes:
         scored_from: The first round with an evaluation; None if there is only one evaluation,
@@ -88,8 +102,32 @@ class RunStrategy(Strategy):
         """The clients that the last messages ask, ascending."""
 
     @abstractmethod
-    def init(self) -> ArrayRecord:
+    def init(self) -> Params:
         """Initializes ``state``; returns the arrays that the first round starts from."""
+
+    @abstractmethod
+    def configure_train(
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
+        """Returns the questions of a round that starts from ``arrays``; ``config`` is for all."""
+
+    @abstractmethod
+    def aggregate_train(self, server_round: int, replies: Sequence[Reply]) -> tuple[Params, Row]:
+        """Merges the replies to them; returns the next round's arrays, and metrics.
+
+        Raises:
+            RunStopped: Too few replies are usable, or the run diverged.
+        """
+
+    @abstractmethod
+    def configure_evaluate(
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
+        """Returns the questions of an evaluation after a round, as ``configure_train``."""
+
+    @abstractmethod
+    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
+        """Takes the replies to them; returns metrics, empty if nobody was scored."""
 
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns a round's entries in the record, beside the metrics of ``aggregate_train``.
@@ -127,7 +165,7 @@ class RunStrategy(Strategy):
         return {}
 
     @abstractmethod
-    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+    def results(self, arrays: Params, row: Row) -> Row:
         """Returns the contents of ``results.json``, by the last round's arrays and record.
 
         Raises:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import torch
-from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from engram.core.method import Method, Slots
@@ -21,7 +20,8 @@ from engram.guards.compression.delta_broadcast import VERSION as COUNT
 from engram.guards.compression.delta_broadcast import WRITTEN, Broadcast, depth_of
 from engram.strategies.rounds import Rounds, Wave
 from engram.strategies.screening import TrainReplies
-from engram.wire.wire import ARRAYS, CONFIG, OWN, VERSION, to_record
+from engram.wire.messages import Content, Entries
+from engram.wire.wire import ARRAYS, CONFIG, OWN, VERSION
 
 _HELD: Final = "held"
 _NONE: Final = -1  # version that a client holds of which nothing is known
@@ -97,25 +97,25 @@ class Traffic:
 
 def outgoing(
     method: Method, server: Slots, traffic: Traffic | None = None
-) -> Callable[[ConfigRecord, Sequence[int]], RecordDict]:
+) -> Callable[[Entries, Sequence[int]], Content]:
     """Returns ``(config, clients) -> content``, the content of messages to clients.
 
     It has the common slots, one object for all messages that are alike, by which a process groups
     them, and the clients' own.
     """
     arrays = flat(method.server.send(server, [0])[0])
-    made = {_NONE: to_record(arrays)}
+    made = {_NONE: arrays}
 
-    def content(config: ConfigRecord, clients: Sequence[int]) -> RecordDict:
+    def content(config: Entries, clients: Sequence[int]) -> Content:
         key = _NONE
         if traffic is not None:
             config[VERSION] = int(server[COUNT])
             key, code = traffic.code(server, arrays, clients)
             if key not in made:
-                made[key] = to_record({CODE: code})
-        records = RecordDict({ARRAYS: made[key], CONFIG: config})
+                made[key] = {CODE: code}
+        records = {ARRAYS: made[key], CONFIG: config}
         if own := flat(method.server.send(server, clients)[1]):
-            records[OWN] = to_record(own)
+            records[OWN] = own
         return records
 
     return content

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, RecordDict
-from flwr.serverapp import Grid
 
 from engram.core.method import Update
 from engram.core.slots import flat
@@ -25,19 +23,19 @@ from engram.guards.secure.server import unmask
 from engram.guards.secure.signatures import Advert
 from engram.guards.secure.wire import SECURE, to_entries
 from engram.settings.errors import Refused, RunStopped, few
-from engram.strategies.base import Round
+from engram.strategies.base import Nodes, Round
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import Rejected
 from engram.strategies.screening import Accepted, TrainReplies
 from engram.strategies.secure_exchange import Exchange, own
 from engram.strategies.train_replies import screen
-from engram.wire.wire import to_record
+from engram.wire.messages import Content
 
 _log = getLogger("flwr.engram")
 
 
 def train_securely(
-    grid: Grid,
+    grid: Nodes,
     strategy: Federated,
     server_round: int,
     model: Params,
@@ -53,11 +51,11 @@ def train_securely(
     Raises:
         RunStopped: Fewer sites than the threshold are left, or shares are false.
     """
-    settings = ConfigRecord({**config, "losses": False})
-    messages = [*strategy.configure_train(server_round, to_record(model), settings, grid)]
+    settings = {**config, "losses": False}
+    questions = [*strategy.configure_train(server_round, model, settings, grid)]
     if before is not None:
         before()
-    sites = Exchange(grid, strategy, messages, timeout)
+    sites = Exchange(grid, strategy, questions, timeout)
     trained, total = _summed(sites, strategy, _registry(grid))
     return Round(*strategy.learn(server_round, _replies(sites, strategy, trained, total)))
 
@@ -65,12 +63,12 @@ def train_securely(
 def _summed(
     sites: Exchange, strategy: Federated, registry: Mapping[str, bytes]
 ) -> tuple[dict[int, Accepted], Words]:
-    keys = own(sites.query("keys", [*sites.messages], registry, check=Advert.read))
+    keys = own(sites.query("keys", [*sites.questions], registry, check=Advert.read))
     shares = sites.query("shares", keys, to_entries(keys), keys)
-    asked = {party: sites.messages[party] for party in shares}
-    for party, message in asked.items():
+    asked = {party: sites.questions[party] for party in shares}
+    for party, question in asked.items():
         sealed = {other: mine[party] for other, mine in shares.items() if other != party}
-        message.content[SECURE] = ConfigRecord(to_entries(sealed))
+        question.content[SECURE] = to_entries(sealed)
     trained = sites.ask("masked updates", asked, partial(_read, sites, strategy))
     signatures = own(sites.query("survivors", trained, {"parties": sorted(trained)}))
     revealed = sites.query("unmask", signatures, to_entries(signatures), shares)
@@ -90,7 +88,7 @@ def _summed(
 
 
 def _read(
-    sites: Exchange, strategy: Federated, party: int, content: RecordDict
+    sites: Exchange, strategy: Federated, party: int, content: Content
 ) -> Accepted | Rejected:
     rounds, clients, session = strategy.rounds, sites.clients[party], sites.session
     size = size_of(flat(rounds.shapes.sent))
@@ -133,7 +131,7 @@ def _replies(
     return sites.without(trained)._replace(accepted=[accepted])
 
 
-def _registry(grid: Grid) -> dict[str, bytes]:
+def _registry(grid: Nodes) -> dict[str, bytes]:
     folder = getattr(getattr(grid, "membership", None), "folder", None)  # of a federation
     path = None if folder is None else folder / REGISTRY
     return {} if path is None or not path.is_file() else {REGISTRY: path.read_bytes()}

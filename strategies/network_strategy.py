@@ -8,8 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
-from flwr.serverapp import Grid
 
 from engram.core.method import Slots
 from engram.core.slots import flat, unflat
@@ -27,16 +25,17 @@ from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.settings.network import NetworkMethod
-from engram.strategies.async_rounds import Sent, answered_of, by_wave, joined, pacing_of
-from engram.strategies.base import Row, RunStrategy, nested, strategies, widened
+from engram.strategies.async_rounds import Sent, answered_of, joined, pacing_of
+from engram.strategies.base import Nodes, Row, RunStrategy, nested, strategies, widened
 from engram.strategies.compressed_messages import Traffic, outgoing
-from engram.strategies.reply_border import Kind, first_answers, read_reply
+from engram.strategies.reply_border import read_reply
 from engram.strategies.rounds import Heavy, LossWatch, Rounds, Wave
-from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
+from engram.strategies.screening import TrainReplies, in_numbers, mean_of
 from engram.strategies.train_replies import collect_replies, screen
+from engram.wire.messages import EVALUATE, TRAIN, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.tensors import difference
-from engram.wire.wire import CLIENTS, NOISE, to_params, to_record, units_entries
+from engram.wire.wire import CLIENTS, NOISE, units_entries
 
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
@@ -77,7 +76,7 @@ class Federated(RunStrategy):
         self._pacing = pacing_of(rounds, roster, traffic.size if traffic else None)
         self.waves: list[Wave] = []  # of the last round
         self._sent: list[Sent] = []
-        self._asked: list[tuple[Message, list[int]]] = []  # to score
+        self._asked: list[tuple[Question, list[int]]] = []  # to score
         self._warnings = ScoreWarnings(private=e.hides_rows)
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
@@ -129,9 +128,9 @@ class Federated(RunStrategy):
     def _whole(self, model: Params) -> Slots:
         return unflat(self._state | model, self.rounds.merge.method.server.start)
 
-    def init(self) -> ArrayRecord:
+    def init(self) -> Params:
         """Initializes the slots; returns those that are sent to all clients unchanged."""
-        return to_record(self._hold(self.rounds.merge.method.server.start))
+        return self._hold(self.rounds.merge.method.server.start)
 
     def meet(self, roster: Roster) -> None:
         """Updates the clients and their nodes."""
@@ -203,7 +202,7 @@ class Federated(RunStrategy):
         """Returns each client's main scores in the last evaluation, in columns."""
         return self._scores.main()
 
-    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+    def results(self, arrays: Params, row: Row) -> Row:
         """Returns the last evaluation's summary, clients' scores, guards, and the server's step.
 
         ``client-bytes`` is the traffic of a client that trains in one round, both ways, if it is
@@ -232,14 +231,6 @@ class Federated(RunStrategy):
         beside = f" (global model: {common}{unit})" if common and common != served else ""
         return f"{which}{name} {served}{unit}{beside}"
 
-    def summary(self) -> None:
-        """Logs the settings, once, before the first round."""
-        e, guards = self.rounds.settings, self.rounds.merge.guard.name or "nothing"
-        many = len(self.roster.nodes), len(self._nodes - {None}), e.clients_per_round
-        _log.info(
-            "%d clients on %d nodes, %d a round, seed %d, guarded by %s", *many, e.seed, guards
-        )
-
     def draw(
         self, server_round: int, model: Params, *, losses: bool, away: Set[int] = frozenset()
     ) -> None:
@@ -254,45 +245,43 @@ class Federated(RunStrategy):
         self.loss = self._loss if self._always_losses or losses else None
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Makes the messages to the nodes of this round's cohort, with the slots for each."""
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
+        """Returns the questions to the nodes of this round's cohort, with the slots for each."""
         losses = bool(config.get("losses", True))
         self._asked = []  # which hold a model
         if self._traffic:
             self._traffic.messages = True
-        nodes: Collection[int] = getattr(grid, "at_work", frozenset())
+        nodes = grid.at_work
         self._pacing.working = self._working(nodes)
         away = self.absent(grid) | {c for c, node in enumerate(self.roster.nodes) if node in nodes}
-        self.draw(server_round, to_params(arrays), losses=losses, away=away)
-        new = [Sent(wave, self.loss, self._messages(wave, config)) for wave in self.waves]
+        self.draw(server_round, arrays, losses=losses, away=away)
+        new = [Sent(wave, self.loss, self._questions(wave, config)) for wave in self.waves]
         self._sent += new
-        return [message for sent in new for message, _ in sent.asked]
+        return [question for sent in new for question, _ in sent.asked]
 
     def _working(self, nodes: Collection[int]) -> set[int]:
-        """Forgets messages but to nodes that are at work; returns the clients that these ask."""
-        held = [sent.only(lambda m: m.metadata.dst_node_id in nodes) for sent in self._sent]
+        """Forgets questions but to nodes that are at work; returns the clients that these ask."""
+        held = [sent.only(lambda question: question.node in nodes) for sent in self._sent]
         self._sent = [sent for sent in held if sent.asked]
         return {client for sent in self._sent for _, clients in sent.asked for client in clients}
 
-    def _messages(self, wave: Wave, config: ConfigRecord) -> list[tuple[Message, list[int]]]:
+    def _questions(self, wave: Wave, config: Mapping[str, Any]) -> list[tuple[Question, list[int]]]:
         content = outgoing(self.rounds.merge.method, wave.slots, self._traffic)
         units = units_entries(self.roster.kind.units)
         found = []
         for node, clients in self.roster.by_node(wave.clients).items():
-            settings = ConfigRecord(
-                {
-                    **config,
-                    "server-round": wave.server_round,
-                    "fingerprint": fingerprint(),
-                    "clients": clients,
-                    "most-examples": self.most,
-                    "combine": self.rounds.merge.combines,
-                    "losses": self.loss is not None,
-                    **units,
-                }
-            )
-            found.append((Message(content(settings, clients), node, MessageType.TRAIN), clients))
+            settings = {
+                **config,
+                "server-round": wave.server_round,
+                "fingerprint": fingerprint(),
+                "clients": clients,
+                "most-examples": self.most,
+                "combine": self.rounds.merge.combines,
+                "losses": self.loss is not None,
+                **units,
+            }
+            found.append((Question(node, TRAIN, content(settings, clients)), clients))
         return found
 
     @property
@@ -301,22 +290,20 @@ class Federated(RunStrategy):
         asked = [client for wave in self.waves for client in wave.clients]
         return sorted([*asked, *self._pacing.late])
 
-    def absent(self, grid: Grid) -> set[int]:
+    def absent(self, grid: Nodes) -> set[int]:
         """Returns the clients on nodes that cannot be asked now."""
         missing = self._nodes.difference(grid.get_node_ids())
         if not missing:
             return set()
         return {client for client, node in enumerate(self.roster.nodes) if node in missing}
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Merges the replies that pass screening; returns as ``learn``, in records."""
-        came, due = [*replies], self._sent
+    def aggregate_train(self, server_round: int, replies: Sequence[Reply]) -> tuple[Params, Row]:
+        """Merges the replies that pass screening; returns as ``learn``."""
+        came, due = {reply.question: reply for reply in replies}, self._sent
         if self._pacing.waits:
             due, self._sent, self._pacing.row = answered_of(server_round, due, came)
         self.waves, replied = [sent.wave for sent in due], []
-        for sent, mine in zip(due, by_wave(came, due), strict=True):
+        for sent in due:
             read = partial(
                 screen,
                 server_round=sent.wave.server_round,
@@ -325,9 +312,8 @@ class Federated(RunStrategy):
                 loss=sent.loss,
                 server=sent.wave.slots,
             )
-            replied.append(collect_replies(mine, sent.asked, self.roster.examples, read))
-        model, metrics = self.learn(server_round, *replied)
-        return to_record(model), MetricRecord(metrics)
+            replied.append(collect_replies(came, sent.asked, self.roster.examples, read))
+        return self.learn(server_round, *replied)
 
     def learn(self, server_round: int, *replied: TrainReplies) -> tuple[Params, Row]:
         """Merges the updates of a round's waves.
@@ -381,7 +367,7 @@ class Federated(RunStrategy):
             **traffic,
         }
 
-    def asked_to_score(self, model: Params, grid: Grid) -> tuple[Slots, dict[int, list[int]]]:
+    def asked_to_score(self, model: Params, grid: Nodes) -> tuple[Slots, dict[int, list[int]]]:
         """Begins an evaluation; returns the server's slots, and the clients to score by node.
 
         Every online node scores its clients, whether or not they trained.
@@ -396,39 +382,34 @@ class Federated(RunStrategy):
         return self._whole(model), {node: some for node, some in by_node if node in present}
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
         """Asks every online node to score its clients, whether or not they trained."""
-        slots, asked = self.asked_to_score(to_params(arrays), grid)
+        slots, asked = self.asked_to_score(arrays, grid)
         units = units_entries(self.roster.kind.units)
         settings = {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         content = outgoing(self.rounds.merge.method, slots, self._traffic)
 
-        def asking(node: int, clients: list[int]) -> Message:
+        def asking(node: int, clients: list[int]) -> Question:
             whom = {} if self._all_scored else {"clients": clients}
-            config = ConfigRecord({**settings, **whom})
-            return Message(content(config, clients), node, MessageType.EVALUATE)
+            config = {**settings, **whom}
+            return Question(node, EVALUATE, content(config, clients))
 
         self._asked = [(asking(node, clients), clients) for node, clients in asked.items()]
-        return [message for message, _ in self._asked]
+        return [question for question, _ in self._asked]
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
         """Gathers the scores, by client, into ``evaluation``; returns as ``take_scores``."""
-        answers, kinds = first_answers(replies, [message for message, _ in self._asked])
-        warn_of(kinds, server_round)
+        came = {reply.question: reply for reply in replies}
         read = partial(screen_scores, server_round=server_round, columns=self.columns)
 
-        def answer(message: Message, asked: list[int]) -> Answer:
-            reply = answers.get(message.metadata.message_id)
+        def answer(question: Question, asked: list[int]) -> Answer:
+            reply = came.get(question)
             return None if reply is None else read_reply(reply, partial(read, asked=asked))
 
-        each = [(clients, answer(message, clients)) for message, clients in self._asked]
-        told = (reply.content.config_records for reply in answers.values() if reply.has_content())
-        noisy = any(NOISE in records.get(CLIENTS, {}) for records in told)
-        found = self.take_scores(server_round, each, noisy=noisy, others=kinds)
-        return MetricRecord(found) if found else None
+        each = [(clients, answer(question, clients)) for question, clients in self._asked]
+        noisy = any(NOISE in reply.content.get(CLIENTS, {}) for reply in replies)
+        return self.take_scores(server_round, each, noisy=noisy)
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -441,12 +422,11 @@ class Federated(RunStrategy):
         answers: Sequence[tuple[list[int], Answer]],
         *,
         noisy: bool = False,
-        others: Counter[Kind] = Counter(),  # noqa: B006 - nobody changes it
     ) -> Row:
         """Gathers the nodes' scores, by client, into ``evaluation``.
 
         Each answer is beside the clients that were asked for it; ``noisy`` ones have the noise of
-        local privacy; ``others`` are numbers of replies to no message.
+        local privacy.
 
         Returns:
             ``clients`` (number scored), and ``rejected-KIND`` (number of rejected answers of each
@@ -460,7 +440,7 @@ class Federated(RunStrategy):
             return {}
         self._scores.take(server_round, scores, noisy=noisy)
         self._warnings.see(server_round, self._scores, names)
-        return {"clients": len(scores), **in_numbers(others + kinds)}
+        return {"clients": len(scores), **in_numbers(kinds)}
 
 
 def _step_notes(e: Experiment, parameters: int) -> dict[str, Any]:

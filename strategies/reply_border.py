@@ -1,14 +1,12 @@
 """Reading of replies: any exception is the fault of the sender."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from logging import getLogger
 from typing import Final, Literal, NamedTuple, Self, TypeVar
 
-from flwr.app import Message, RecordDict
-
 from engram.settings.errors import one_line
+from engram.wire.messages import Content, Reply
 from engram.wire.wire import CLIENTS, DIVERGED, NOISE, read_list
 
 _log = getLogger("flwr.engram")
@@ -19,7 +17,7 @@ REASONS: Final = 400  # characters of what a node says of its clients that diver
 
 _OfReplies = Literal["error", "diverged", "malformed", "round", "clients", "size", "names"]
 _OfNumbers = Literal["shapes", "non-finite", "range", "scores"]
-Kind = Literal[_OfReplies, _OfNumbers, "sender", "replay", "stray"]
+Kind = Literal[_OfReplies, _OfNumbers]
 
 
 class Impossible(ValueError):
@@ -40,9 +38,6 @@ class Rejected(NamedTuple):
             NaN, infinite or too large for float32, or a running variance is below zero.
             ``range``: a share, a choice or an amount is out of its range.
             ``scores``: a score, a loss or a number of queries is impossible.
-            The other kinds are of replies that do not count, see ``first_answers``. ``sender``:
-            another node was asked. ``replay``: the message was answered before. ``stray``: the
-            message was not sent in this round.
         reason: One line of bounded length, for the log.
     """
 
@@ -55,36 +50,7 @@ class Rejected(NamedTuple):
         return cls(kind, one_line(reason))
 
 
-def first_answers(
-    replies: Iterable[Message], asked: Iterable[Message]
-) -> tuple[dict[str, Message], Counter[Kind]]:
-    """Finds the reply that counts for each message: the first one from the node that was asked.
-
-    Returns:
-        Replies by the id of the message that they answer, and how many others there are, by kind:
-        ``sender``, ``replay`` and ``stray``.
-    """
-    questions = {message.metadata.message_id: message.metadata for message in asked}
-    answers: dict[str, Message] = {}
-    others: Counter[Kind] = Counter()
-    for reply in replies:
-        name = reply.metadata.reply_to_message_id
-        question = questions.get(name)
-        if question is None:
-            others["stray"] += 1
-            continue
-        # An error that Flower reports for a node carries the server's own node id.
-        senders = {question.dst_node_id, *([question.src_node_id] if reply.has_error() else [])}
-        if reply.metadata.src_node_id not in senders:
-            others["sender"] += 1
-        elif name in answers:
-            others["replay"] += 1
-        else:
-            answers[name] = reply
-    return answers, others
-
-
-def read_reply(reply: Message, read: Callable[[RecordDict], _T]) -> _T | Rejected:
+def read_reply(reply: Reply, read: Callable[[Content], _T]) -> _T | Rejected:
     """Reads a reply, or returns why it is left out; raises nothing.
 
     Args:
@@ -92,7 +58,7 @@ def read_reply(reply: Message, read: Callable[[RecordDict], _T]) -> _T | Rejecte
         read: Reads and checks its content. It may raise any exception, and must have changed
             nothing if it does.
     """
-    if reply.has_error():
+    if reply.error:
         kind: Kind = "diverged" if reply.error.code == DIVERGED else "error"
         reason = one_line(reply.error.reason or "no reason given", longest=REASONS)
         return Rejected(kind, reason)
@@ -109,12 +75,12 @@ def read_reply(reply: Message, read: Callable[[RecordDict], _T]) -> _T | Rejecte
         return Rejected.of("malformed", f"its reply cannot be read: {error!r}")
 
 
-def noised_by(replies: Iterable[Message], clients: int) -> list[int]:
+def noised_by(replies: Iterable[Reply], clients: int) -> list[int]:
     """Returns the clients whose scores have the noise of local privacy, as nodes report it."""
     found = set[int]()
     for reply in replies:
-        record = reply.content.config_records.get(CLIENTS) if reply.has_content() else None
-        if record is not None and NOISE in record:
+        record = reply.content.get(CLIENTS, {})
+        if NOISE in record:
             with suppress(KeyError, TypeError):  # which screening leaves out
                 found.update(read_list(record, "ids", int))
     return sorted(found & {*range(clients)})

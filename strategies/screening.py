@@ -53,16 +53,10 @@ class TrainReplies(NamedTuple):
     accepted: list[Accepted]  # the replies that can be merged
     rejected: list[tuple[list[int], Rejected]]  # those that are left out, and the clients asked
     silent: list[list[int]]  # the clients of nodes without a reply
-    # Numbers, by kind, of replies to no message, or to one that had its reply already.
-    others: Counter[Kind]
     shortened: Sequence[int] = ()  # clients whose updates were scaled down to a bound
 
     @classmethod
-    def of(
-        cls,
-        replies: Iterable[tuple[list[int], Accepted | Rejected | None]],
-        others: Counter[Kind] | None = None,
-    ) -> Self:
+    def of(cls, replies: Iterable[tuple[list[int], Accepted | Rejected | None]]) -> Self:
         """Sorts the replies of nodes, each with the clients asked; None stands for no reply."""
         accepted, rejected, silent = [], [], []
         for clients, reply in sorted(replies, key=itemgetter(0)):
@@ -72,13 +66,14 @@ class TrainReplies(NamedTuple):
                 accepted.append(reply)
             else:
                 rejected.append((clients, reply))
-        return cls(accepted, rejected, silent, Counter() if others is None else others)
+        return cls(accepted, rejected, silent)
 
     @property
     def complete(self) -> bool:
         """Whether each reply is usable, and of each of its clients."""
-        whole = not (self.rejected or self.silent or self.others)
-        return whole and not any(reply.failed for reply in self.accepted)
+        return not (self.rejected or self.silent) and not any(
+            reply.failed for reply in self.accepted
+        )
 
     @property
     def asked(self) -> int:
@@ -110,7 +105,7 @@ class TrainReplies(NamedTuple):
     @property
     def kinds(self) -> Counter[Kind]:
         """Number of replies that are left out, by kind."""
-        return self.others + Counter(reply.kind for _, reply in self.rejected)
+        return Counter(reply.kind for _, reply in self.rejected)
 
     def without(self, refused: Sequence[Refusal], shortened: Sequence[Update]) -> Self:
         """Returns the replies without refused ones, and the clients of ``shortened`` updates."""
@@ -146,7 +141,6 @@ class TrainReplies(NamedTuple):
             _log.warning("round %d: the reply of clients %s is left out (%s): %s", *what)
         if silent := [client for clients in self.silent for client in clients]:
             _log.warning("round %d: clients %s did not reply", server_round, few(silent, names))
-        warn_of(self.others, server_round)
         if self.shortened:
             told = (
                 "round %d: the updates of clients %s are longer than is usual, and were shortened"
@@ -201,12 +195,6 @@ def first_of(reasons: Iterable[str]) -> str:
 def in_numbers(kinds: Counter[Kind]) -> dict[str, int]:
     """Returns a metric for each kind of reply that is left out."""
     return {f"rejected-{kind}": count for kind, count in sorted(kinds.items())}
-
-
-def warn_of(others: Counter[Kind], server_round: int) -> None:
-    """Warns of replies to no message, in one line a kind, so that they cannot flood the log."""
-    for kind, count in sorted(others.items()):
-        _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)
 
 
 def owners(values: Array) -> Bools:

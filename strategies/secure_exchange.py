@@ -1,19 +1,17 @@
 """The server's questions to the sites of a secure round, and who of them is still there."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
-
 from engram.guards.secure.terms import digests, session_of, terms
 from engram.guards.secure.wire import SECURE, STAGE, Stage, read_entries
 from engram.settings.errors import RunStopped, few
+from engram.strategies.base import Nodes
 from engram.strategies.network_strategy import Federated
-from engram.strategies.reply_border import Kind, Rejected, first_answers, read_reply
+from engram.strategies.reply_border import Rejected, read_reply
 from engram.strategies.screening import TrainReplies
+from engram.wire.messages import Content, Question
 from engram.wire.wire import CLIENTS, CONFIG, SECURE_QUERY, config_of, read_list
 
 T = TypeVar("T")
@@ -24,7 +22,7 @@ class Exchange:
 
     Attributes:
         session: The terms of the round.
-        messages: The messages to train, by party.
+        questions: The questions to train, by party.
         clients: The clients that are asked, by party.
         lost: Parties without a usable answer to their last question; None: without any.
 
@@ -33,22 +31,21 @@ class Exchange:
     """
 
     def __init__(
-        self, grid: Grid, strategy: Federated, messages: Sequence[Message], timeout: float
+        self, grid: Nodes, strategy: Federated, questions: Sequence[Question], timeout: float
     ) -> None:
         e, roster = strategy.rounds.settings, strategy.roster
         self._grid, self._names, self._timeout = grid, roster.names, timeout
         first = {node: client for client, node in reversed([*enumerate(roster.nodes)])}
-        self.messages = {first[m.metadata.dst_node_id]: m for m in messages}
-        configs = {party: config_of(m.content) for party, m in self.messages.items()}
+        self.questions = {first[each.node]: each for each in questions}
+        configs = {party: config_of(each.content) for party, each in self.questions.items()}
         self.clients = {party: read_list(c, CLIENTS, int) for party, c in configs.items()}
         asked = {party: len(clients) for party, clients in sorted(self.clients.items())}
-        told = terms(asked, *digests(messages[0].content, e))
+        told = terms(asked, *digests(questions[0].content, e))
         for config in configs.values():
             config.update(told)
         self._configs = {party: dict(config) for party, config in configs.items()}
         self.session = session_of(configs[min(configs)], e)
         self.lost: dict[int, Rejected | None] = {}
-        self._others: Counter[Kind] = Counter()
         try:
             self.session.check()
         except ValueError as error:
@@ -70,8 +67,8 @@ class Exchange:
             RunStopped: As ``ask``.
         """
 
-        def read(party: int, content: RecordDict) -> dict[int, bytes]:
-            data = read_entries(content.config_records[SECURE])
+        def read(party: int, content: Content) -> dict[int, bytes]:
+            data = read_entries(content[SECURE])
             named = {party} if about is None else {*about}
             lacks, others = sorted(named - data.keys()), sorted(data.keys() - named)
             if lacks or others:
@@ -86,29 +83,27 @@ class Exchange:
 
         asked = {}
         for party in parties:
-            config = ConfigRecord({**self._configs[party], STAGE: stage})
-            content = RecordDict({CONFIG: config, SECURE: ConfigRecord({**entries})})
-            node = self.messages[party].metadata.dst_node_id
-            asked[party] = Message(content, dst_node_id=node, message_type=SECURE_QUERY)
+            config = {**self._configs[party], STAGE: stage}
+            content = {CONFIG: config, SECURE: {**entries}}
+            asked[party] = Question(self.questions[party].node, SECURE_QUERY, content)
         return self.ask(stage, asked, read)
 
     def ask(
         self,
         what: str,
-        messages: Mapping[int, Message],
-        read: Callable[[int, RecordDict], T | Rejected],
+        questions: Mapping[int, Question],
+        read: Callable[[int, Content], T | Rejected],
     ) -> dict[int, T]:
-        """Sends messages, and reads their answers, by party.
+        """Asks, and reads the answers, by party.
 
         Raises:
             RunStopped: There are fewer than the threshold.
         """
-        replies = self._grid.send_and_receive(messages.values(), timeout=self._timeout)
-        answers, others = first_answers(replies, messages.values())
-        self._others += others
+        replies = self._grid.ask(questions.values(), timeout=self._timeout)
+        came = {reply.question: reply for reply in replies}
         found: dict[int, T] = {}
-        for party, message in sorted(messages.items()):
-            reply = answers.get(message.metadata.message_id)
+        for party, question in sorted(questions.items()):
+            reply = came.get(question)
             verdict = None if reply is None else read_reply(reply, partial(read, party))
             if verdict is None or isinstance(verdict, Rejected):
                 self.lost[party] = verdict
@@ -126,7 +121,7 @@ class Exchange:
         """Collects the clients of lost parties, but for survivors: they have sent their updates."""
         lost = {p: why for p, why in self.lost.items() if p not in survivors}
         replies = ((self.clients[party], why) for party, why in lost.items())
-        return TrainReplies.of(replies, self._others)
+        return TrainReplies.of(replies)
 
 
 def own(told: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:

@@ -5,15 +5,14 @@ from functools import partial
 from logging import getLogger
 from typing import Any, Final, Self
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
-
+from engram.core.types import Params
 from engram.guards.noise import Noise
 from engram.settings.errors import RunStopped, brief, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
-from engram.strategies.base import Row, RunStrategy
-from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.strategies.base import Nodes, Row, RunStrategy
+from engram.strategies.reply_border import Rejected, read_reply
+from engram.wire.messages import Content, Entries, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import CLIENTS, CONFIG, read_int, read_list
 
@@ -22,8 +21,8 @@ _log = getLogger("flwr.engram")
 TOTALS: Final = ("turns", "reward", "regret")
 """Sums that sites of bandits report: of turns, and of rewards and regrets in these."""
 
-Read = Callable[[RecordDict, list[int]], None]
-Records = Mapping[str, ArrayRecord]
+Read = Callable[[Content, list[int]], None]
+Records = Mapping[str, Params]
 
 
 class SiteStrategy(RunStrategy):
@@ -32,7 +31,7 @@ class SiteStrategy(RunStrategy):
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
         self.sites = roster.sites()
         self._least = max(1, experiment.least_clients)
-        self._asked: list[tuple[Message, list[int]]] = []
+        self._asked: list[tuple[Question, list[int]]] = []
         self._wanted: set[int] = set()
         self._bounded: set[int] = set()
         self.left_out: dict[int, str] = {}
@@ -42,10 +41,6 @@ class SiteStrategy(RunStrategy):
         """Builds the strategy of a run."""
         del noise
         return cls(experiment, roster)
-
-    def summary(self) -> None:
-        """Logs the numbers of sites and columns, once."""
-        _log.info("%d sites, %d columns", len(self.sites.nodes), len(self.sites.columns))
 
     def meet(self, roster: Roster) -> None:
         """Updates the sites and their nodes."""
@@ -57,22 +52,22 @@ class SiteStrategy(RunStrategy):
 
     @property
     def cohort(self) -> list[int]:
-        """The clients that the last messages ask, ascending."""
+        """The clients that the last questions ask, ascending."""
         return sorted(client for _, clients in self._asked for client in clients)
 
-    def ask(
+    def questions(
         self,
         kind: str,
         server_round: int,
-        config: ConfigRecord,
-        grid: Grid,
+        config: Entries,
+        grid: Nodes,
         arrays: Callable[[list[int]], Records | None],
         among: Collection[int] | None = None,
-    ) -> list[Message]:
-        """Returns a message for every online node, and notes the clients it asks.
+    ) -> list[Question]:
+        """Returns a question for every online node, and notes the clients it asks.
 
         ``arrays`` returns those for a node, given its clients that are asked, or None to
-        send it no message; ``among`` are the clients to ask, or None for all.
+        ask it nothing; ``among`` are the clients to ask, or None for all.
         """
         present = set(grid.get_node_ids())
         self._asked, self._wanted = [], set()
@@ -85,29 +80,29 @@ class SiteStrategy(RunStrategy):
             if node not in present:
                 continue
             settings = {**config, "server-round": server_round, "fingerprint": fingerprint()}
-            asked = ConfigRecord({**settings, "clients": clients})
-            message = Message(RecordDict({**records, CONFIG: asked}), node, kind)
-            self._asked.append((message, clients))
-        return [message for message, _ in self._asked]
+            asked = {**settings, "clients": clients}
+            question = Question(node, kind, {**records, CONFIG: asked})
+            self._asked.append((question, clients))
+        return [question for question, _ in self._asked]
 
-    def gather(self, server_round: int, replies: Iterable[Message], read: Read) -> dict[int, str]:
-        """Reads the replies to the last messages; returns clients without usable ones, and why.
+    def gather(self, server_round: int, replies: Iterable[Reply], read: Read) -> dict[int, str]:
+        """Reads the replies to the last questions; returns clients without usable ones, and why.
 
         ``read`` reads the content of one node's reply, given the clients asked, as for
         ``read_reply``.
         """
-        answers, _ = first_answers(replies, [message for message, _ in self._asked])
+        answers = {reply.question: reply for reply in replies}
         asked = set(self.cohort)
         failed = {client: "off line" for client in self._wanted if client not in asked}
 
-        def read_of(clients: list[int], content: RecordDict) -> None:
-            number = read_int(content.config_records[CLIENTS], "server-round")
+        def read_of(clients: list[int], content: Content) -> None:
+            number = read_int(content[CLIENTS], "server-round")
             if number != server_round:
                 raise ValueError(f"its reply is of round {brief(number)}")
             read(content, clients)
 
-        for message, clients in self._asked:
-            reply = answers.get(message.metadata.message_id)
+        for question, clients in self._asked:
+            reply = answers.get(question)
             if reply is None:
                 failed |= dict.fromkeys(clients, "no reply")
             elif isinstance(found := read_reply(reply, partial(read_of, clients)), Rejected):
@@ -149,7 +144,7 @@ class SiteStrategy(RunStrategy):
 
 
 def read_split(
-    content: RecordDict, clients: list[int]
+    content: Content, clients: list[int]
 ) -> tuple[list[int], dict[int, str], dict[int, str]]:
     """Returns a reply's clients that succeeded, why others failed, and remarks on the former.
 
@@ -158,7 +153,7 @@ def read_split(
         TypeError: If it is of another type.
         ValueError: If these are not the clients that were asked.
     """
-    details = content.config_records[CLIENTS]
+    details = content[CLIENTS]
     ids, failed = read_list(details, "ids", int), read_list(details, "failed", int)
     reasons = read_list(details, "reasons", str)
     noted, notes = read_list(details, "noted", int), read_list(details, "notes", str)

@@ -1,10 +1,7 @@
 """Reading of the replies to a round of training. Nothing that a client sends is trusted."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
-
-from flwr.app import ArrayRecord, Message, RecordDict
 
 from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
@@ -13,36 +10,36 @@ from engram.core.types import Params
 from engram.guards.chain import parted
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
-from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.strategies.reply_border import Rejected, read_reply
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted, TrainReplies, judged
+from engram.wire.messages import Content, Question, Reply
 from engram.wire.training_result import Trained
 from engram.wire.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
 
 
 def collect_replies(
-    replies: Iterable[Message],
-    asked: Sequence[tuple[Message, list[int]]],
+    came: Mapping[Question, Reply],
+    asked: Sequence[tuple[Question, list[int]]],
     examples: Sequence[int],
     read: Callable[..., Accepted | Rejected],
 ) -> TrainReplies:
-    """Screens the replies to a round's messages, each by itself.
+    """Screens the replies to a round's questions, each by itself.
 
     ``read`` is ``screen``, but for its ``asked`` and ``examples``.
     """
-    answers, others = first_answers(replies, [message for message, _ in asked])
 
-    def verdict(message: Message, clients: list[int]) -> Accepted | Rejected | None:
-        if (reply := answers.get(message.metadata.message_id)) is None:
+    def verdict(question: Question, clients: list[int]) -> Accepted | Rejected | None:
+        if (reply := came.get(question)) is None:
             return None
         rows = {client: examples[client] for client in clients}
         return read_reply(reply, partial(read, asked=clients, examples=rows))
 
-    return TrainReplies.of(((clients, verdict(m, clients)) for m, clients in asked), others)
+    return TrainReplies.of((clients, verdict(question, clients)) for question, clients in asked)
 
 
 def screen(
-    content: RecordDict,
+    content: Content,
     *,
     server_round: int,
     rounds: Rounds,
@@ -75,7 +72,7 @@ def screen(
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
-    record, merge, like = content.config_records[CLIENTS], rounds.merge, rounds.shapes.sent
+    record, merge, like = content[CLIENTS], rounds.merge, rounds.shapes.sent
     private = merge.quiet and not record.get("losses")
     details = read_clients(
         content,
@@ -84,10 +81,10 @@ def screen(
         examples=examples,
         losses=loss is not None and not private,  # whose site may keep them
     )
-    arrays = content.array_records[ARRAYS]
+    arrays = content[ARRAYS]
     if isinstance(details, Rejected):
         return details
-    ids = details.ids
+    ids, losses, failed = details
     lead = None if merge.combines else len(ids)
     at = merge.at(server, server_round)._replace(like=like)
     form = merge.guard.form(at, like)
@@ -103,51 +100,34 @@ def screen(
         if refused:
             return Rejected.of(refused[0].kind, refused[0].reason)
         slots = stacked([update.slots for update in found])
-    trained = Trained(ids, slots, rows, details.losses, details.why, way if way in WAYS else "")
+    trained = Trained(ids, slots, rows, losses, failed, way if way in WAYS else "")
     return judged(trained, merge, most=most, loss=loss)
 
 
-class Details(NamedTuple):
-    """A reply's entries about its clients; only the lengths of its lists are checked."""
-
-    server_round: int
-    ids: list[int]
-    losses: list[float]
-    failed: list[int]
-    reasons: list[str]
-
-    @property
-    def why(self) -> dict[int, str]:
-        """The reasons of clients that failed."""
-        return dict(zip(self.failed, self.reasons, strict=True))
-
-
 def read_clients(
-    content: RecordDict,
+    content: Content,
     *,
     server_round: int,
     asked: Sequence[int],
     examples: Mapping[int, int],
     losses: bool,
-) -> Details | Rejected:
+) -> tuple[list[int], list[float], dict[int, str]] | Rejected:
     """Reads a reply's entries about its clients; the arguments are those of ``screen``.
 
     ``losses`` says whether there must be the clients' training losses.
+
+    Returns:
+        The clients that trained, their losses, and by client why others failed.
     """
-    record = content.config_records[CLIENTS]
-    details = Details(
-        read_int(record, "server-round"),
-        read_list(record, "ids", int),
-        read_list(record, "losses", float),
-        read_list(record, "failed", int),
-        read_list(record, "reasons", str),
-    )
-    number, ids, told, failed, reasons = details
+    record = content[CLIENTS]
+    number = read_int(record, "server-round")
+    ids, told = read_list(record, "ids", int), read_list(record, "losses", float)
+    failed, reasons = read_list(record, "failed", int), read_list(record, "reasons", str)
     for some, values in ((ids if losses else [], told), (failed, reasons)):
         if len(some) != len(values):
             lengths = f"{len(some)} and {len(values)}"
             raise ValueError(f"lists of equal lengths are needed, got {lengths}")
-    num_examples = content.metric_records[METRICS]["num-examples"]
+    num_examples = content[METRICS]["num-examples"]
     if number != server_round:
         return Rejected.of("round", f"it is of round {brief(number)}")
     whole = len(ids) + len(failed) == len(asked) and sorted(ids + failed) == list(asked)
@@ -158,10 +138,10 @@ def read_clients(
     if not isinstance(num_examples, int) or num_examples != rows:
         claim = f"{brief(num_examples)} examples are claimed, the roster has {rows}"
         return Rejected.of("size", claim)
-    return details
+    return ids, told, dict(zip(failed, reasons, strict=True))
 
 
-def _read_params(record: ArrayRecord, model: Params, stacked: int | None) -> Params | Rejected:
+def _read_params(record: Params, model: Params, stacked: int | None) -> Params | Rejected:
     if record.keys() != model.keys():
         odd = sorted(record.keys() ^ model.keys())
         return Rejected.of("names", f"arrays that are missing or too many: {brief(odd)}")

@@ -11,9 +11,7 @@ import pytest
 def afresh():
     """A node that has answered nothing."""
     from engram.client import app
-    from engram.wire.messages import local_run
 
-    local_run()
     app._node.cache_clear()
 
 

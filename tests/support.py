@@ -27,7 +27,6 @@ from engram.simulations.grid import InProcessGrid
 from engram.strategies.network_strategy import Federated
 from engram.strategies.rounds import rounds
 from engram.tune.runs import Stacked, members_of
-from engram.wire.wire import to_params
 from tests.samples import EIGHT
 
 DIM, K = 3, 5
@@ -152,7 +151,7 @@ def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:
 def strategy_of(e: Experiment, g, *, roster=None, noise=secret_noise):
     """The strategy of a run on a grid, and what it sends to all clients at first, by name."""
     strategy = Federated.build(e, roster or query_roster(g, e.num_clients), noise)
-    return strategy, to_params(strategy.init())
+    return strategy, strategy.init()
 
 
 def assert_same(one, other, *, atol=0.0):

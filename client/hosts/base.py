@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from flwr.app import Message, RecordDict
-
 from engram.client.memory import MemoryStore
 from engram.client.requests import Request
 from engram.cohort.trainer.trainer import Engine
@@ -15,18 +13,19 @@ from engram.data.source import Source
 from engram.guards.noise import Noise, secret_noise
 from engram.settings.base import Families
 from engram.settings.experiment import Experiment
+from engram.wire.messages import Content, Reply
 
 
 class Host(Protocol):
     """The clients of one node, or of many that share a process."""
 
-    def describe(self, hosted: Sequence[int]) -> RecordDict:
+    def describe(self, hosted: Sequence[int]) -> Content:
         """Describes these clients' data by ``engram.wire.roster.describe_node``."""
 
-    def train(self, requests: Sequence[Request]) -> list[Message]:
+    def train(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers requests of one round, in their order; an impossible one gets an error reply."""
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+    def evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers requests to score clients, as ``train`` does."""
 
 
@@ -34,7 +33,7 @@ class Host(Protocol):
 class Exchanging(Protocol):
     """A host that answers further questions about a round."""
 
-    def exchange(self, requests: Sequence[Request]) -> list[Message]:
+    def exchange(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers requests, as ``Host.train`` does."""
 
 

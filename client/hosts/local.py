@@ -5,7 +5,6 @@ from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from engram.client.hosts.base import Opening, hosts
 from engram.client.requests import Request, asked_clients, durable_of, read_whole, round_of
@@ -24,6 +23,7 @@ from engram.guards.compression.codes import CODE
 from engram.scoring.score_clients import Scores
 from engram.settings.errors import REFUSED, EngramError, Refused, brief
 from engram.settings.network import NetworkMethod
+from engram.wire.messages import Content, Entries, Error, Question, Reply
 from engram.wire.roster import describe_node
 from engram.wire.training_result import Trained
 from engram.wire.wire import (
@@ -33,9 +33,8 @@ from engram.wire.wire import (
     METRICS,
     OWN,
     VERSION,
+    arrays_of,
     config_of,
-    to_params,
-    to_record,
     units_of,
 )
 
@@ -53,7 +52,7 @@ class LocalHost:
             self.trainer = self.trainer.in_units(units)
         return self.trainer
 
-    def describe(self, hosted: Sequence[int]) -> RecordDict:
+    def describe(self, hosted: Sequence[int]) -> Content:
         """Describes the clients' numbers of rows, and the kind of their data."""
         e, data = self.trainer.experiment, self.trainer.given
         if not self._warned:  # once, when a run begins
@@ -69,7 +68,7 @@ class LocalHost:
             told=told(e, data, clients)._replace(words=told_words(e, data, clients)),
         )
 
-    def train(self, requests: Sequence[Request]) -> list[Message]:
+    def train(self, requests: Sequence[Request]) -> list[Reply]:
         """Trains the clients of all requests that start from the same model in one call.
 
         A reply carries the mean of its clients' models and their numbers of examples, so that
@@ -78,8 +77,8 @@ class LocalHost:
         error, which does not affect the others.
         """
 
-        def train(group: dict[int, list[int]]) -> Iterable[Message]:
-            first = requests[next(iter(group))].message.content
+        def train(group: dict[int, list[int]]) -> Iterable[Reply]:
+            first = requests[next(iter(group))].question.content
             most = _most_examples(config_of(first))
             trainer, version = self.in_units(units_of(first)), _version(first)
             self._check_drawn(trainer, group, round_of(first))
@@ -95,7 +94,7 @@ class LocalHost:
                 version=version,
             )
             for i, result in zip(group, trained, strict=True):
-                yield _train_reply(requests[i].message, result, most)
+                yield _train_reply(requests[i].question, result, most)
 
         aside = self.trainer.data.left_out
         return _in_groups(requests, train, aside, self.trainer.received)
@@ -115,29 +114,29 @@ class LocalHost:
                     f"round {number}: larger batch-size or local-steps draw more"
                 )
 
-    def _brought(self, content: RecordDict, group: dict[int, list[int]], *, before: int) -> Params:
+    def _brought(self, content: Content, group: dict[int, list[int]], *, before: int) -> Params:
         """Returns the slots, by path, that a message brings to all of a group's clients alike."""
-        arrays = to_params(content.array_records[ARRAYS])
+        arrays = arrays_of(content, ARRAYS)
         clients = [client for some in group.values() for client in some]
         version = _version(content) or 0
         if self.trainer.sending is None:
             return arrays
         return self.trainer.sending.received(arrays, version, clients, server_round=before)
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+    def evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Scores the clients of all requests with the same model in one call."""
 
-        def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
-            first = requests[next(iter(group))].message.content
+        def evaluate(group: dict[int, list[int]]) -> Iterable[Reply]:
+            first = requests[next(iter(group))].question.content
             self.in_units(units_of(first))
             common = self._brought(first, group, before=round_of(first) + 1)
-            if CODE in first.array_records[ARRAYS]:  # so that the site keeps the slots themselves
+            if CODE in first[ARRAYS]:  # so that the site keeps the slots themselves
                 for i in group:
-                    requests[i].message.content[ARRAYS] = to_record(common)
+                    requests[i].question.content[ARRAYS] = common
             own, some = _own(requests, group), group.values()
             parts = self.score(unflat(common), own, some, server_round=round_of(first))
             for (i, clients), part in zip(group.items(), parts, strict=True):
-                yield _evaluate_reply(requests[i].message, clients, part)
+                yield _evaluate_reply(requests[i].question, clients, part)
 
         aside = {**self.trainer.data.left_out, **self.trainer.data.unscored}
         return _in_groups(requests, evaluate, aside, self.trainer.received)
@@ -177,30 +176,30 @@ def hosted_by(opening: Opening, data: FederatedData) -> LocalHost:
 
 def _in_groups(
     requests: Sequence[Request],
-    answer: Callable[[dict[int, list[int]]], Iterable[Message]],
+    answer: Callable[[dict[int, list[int]]], Iterable[Reply]],
     aside: Collection[int],
     received: Received,
-) -> list[Message]:
+) -> list[Reply]:
     """Answers requests in groups with the same round and the same record, or version, of the model.
 
     ``answer`` takes the clients of each request of a group, by the request's index; clients in
     ``aside`` have too few rows.
     """
-    replies: dict[int, Message] = {}
+    replies: dict[int, Reply] = {}
     groups: dict[tuple[object, ...], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         try:
-            content = request.message.content
+            content = request.question.content
             clients = asked_clients(request._replace(hosted=_without(aside, request.hosted)))
             _check(content, len(clients), received)
             config = config_of(content)
             version = _version(content)  # the same slots, whatever they are written as
-            record = id(content.array_records[ARRAYS]) if version is None else version
+            record = id(content[ARRAYS]) if version is None else version
             losses = bool(config.get("losses", True))
             key = (record, round_of(content), _most_examples(config), losses)
             groups.setdefault(key, {})[i] = clients
-        except EngramError as error:
-            replies[i] = Message(Error(REFUSED, str(error)), reply_to=request.message)
+        except (EngramError, TypeError) as error:
+            replies[i] = Reply(request.question, {}, Error(REFUSED, str(error)))
     for group in groups.values():
         replies |= zip(group, answer(group), strict=True)
     return [replies[i] for i in range(len(requests))]
@@ -210,43 +209,41 @@ def _without(aside: Collection[int], clients: Sequence[int]) -> Sequence[int]:
     return [client for client in clients if client not in aside] if aside else clients
 
 
-def _check(content: RecordDict, clients: int, received: Received) -> None:
-    records = content.array_records
-    if ARRAYS not in records:
+def _check(content: Content, clients: int, received: Received) -> None:
+    if ARRAYS not in content:
         raise EngramError(f"a message must hold slots, as an array record {ARRAYS!r}")
-    found, wanted = _shapes(records[ARRAYS]), received.common
+    found, wanted = _shapes(arrays_of(content, ARRAYS)), received.common
     if found != wanted and found.keys() != {CODE}:  # which is checked as it is read
         name = min(n for n in found | wanted if found.get(n) != wanted.get(n))
         shape = f"of shape {wanted[name]}" if name in wanted else "in no message"
         got = f"shape {brief(found[name])}" if name in found else "none"
         raise EngramError(f"array record {ARRAYS!r} must hold {brief(name)} {shape}, got {got}")
-    own = _shapes(records[OWN] if OWN in records else ArrayRecord())
+    own = _shapes(arrays_of(content, OWN) if OWN in content else {})
     if own != {name: (clients, *shape) for name, shape in received.own.items()}:
         expected = f"{', '.join(sorted(received.own)) or 'nothing'}, for each of {clients} clients"
         raise EngramError(f"array record {OWN!r} must hold {expected}, got {brief(own)}")
 
 
-def _shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
+def _shapes(record: Params) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array.shape) for name, array in record.items()}
 
 
 def _own(requests: Sequence[Request], group: Iterable[int]) -> Slots:
-    each = [_slots(requests[i].message.content, OWN) for i in group]
+    each = [_slots(requests[i].question.content, OWN) for i in group]
     found: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)
     return found
 
 
-def _slots(content: RecordDict, name: str) -> Slots:
-    records = content.array_records
-    return unflat(to_params(records[name])) if name in records else {}
+def _slots(content: Content, name: str) -> Slots:
+    return unflat(arrays_of(content, name)) if name in content else {}
 
 
-def _version(content: RecordDict) -> int | None:
+def _version(content: Content) -> int | None:
     config = config_of(content)
     return read_whole(config, VERSION, 2**63 - 1) if VERSION in config else None
 
 
-def _most_examples(config: ConfigRecord) -> int | None:
+def _most_examples(config: Entries) -> int | None:
     """Returns a client's largest weight in a reply's mean; None if each model is asked for."""
     if not config.get("combine", True):
         return None
@@ -256,26 +253,26 @@ def _most_examples(config: ConfigRecord) -> int | None:
     return most
 
 
-def _train_reply(message: Message, trained: Trained, most: int | None) -> Message:
+def _train_reply(question: Question, trained: Trained, most: int | None) -> Reply:
     if not trained.clients:
-        return Message(Error(DIVERGED, trained.reason), reply_to=message)
+        return Reply(question, {}, Error(DIVERGED, trained.reason))
     metrics: dict[str, float] = {"num-examples": sum(trained.examples)}
     if trained.losses:
         weights = None if most is None else [min(n, most) for n in trained.examples]
         metrics["train-loss"] = float(np.average(trained.losses, weights=weights))
-    details = ConfigRecord({"server-round": round_of(message.content), "ids": trained.clients})
+    details = {"server-round": round_of(question.content), "ids": trained.clients}
     details.update({"examples": trained.examples, "losses": trained.losses})
     details["failed"], details["reasons"] = [*trained.failures], [*trained.failures.values()]
     details["way"] = trained.way
-    slots, means = to_record(flat(trained.slots)), MetricRecord({**metrics})
-    return Message(RecordDict({ARRAYS: slots, METRICS: means, CLIENTS: details}), reply_to=message)
+    slots = {path: leaf.cpu() for path, leaf in flat(trained.slots).items()}
+    return Reply(question, {ARRAYS: slots, METRICS: metrics, CLIENTS: details})
 
 
-def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) -> Message:
-    details = ConfigRecord({"server-round": round_of(message.content), "ids": list(clients)})
+def _evaluate_reply(question: Question, clients: Sequence[int], scores: Scores) -> Reply:
+    details = {"server-round": round_of(question.content), "ids": list(clients)}
     details.update({name: column.tolist() for name, column in scores.columns.items()})
     details["queries"] = scores.queries.tolist()
     # Flower's own strategies expect the same means from every node.
     means = {name: float(column.mean()) for name, column in scores.columns.items()}
-    metrics = MetricRecord({"num-examples": int(scores.queries.sum()), **means})
-    return Message(RecordDict({METRICS: metrics, CLIENTS: details}), reply_to=message)
+    metrics = {"num-examples": int(scores.queries.sum()), **means}
+    return Reply(question, {METRICS: metrics, CLIENTS: details})

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from flwr.app import ArrayRecord, RecordDict
-
 from engram.client.hosts.base import Opening
+from engram.core.types import Params
 from engram.data.tables.tables import TableData, own_table, table_data
 from engram.settings.errors import UNNAMED, EngramError
 from engram.tables.federation.molar_messages import SHARED
+from engram.wire.messages import Content
+from engram.wire.wire import arrays_of
 
 _T = TypeVar("_T")
 
@@ -25,13 +26,13 @@ def read_tables(opening: Opening) -> TableData:
     return found if opening.named else found._replace(names=UNNAMED)
 
 
-def shared_by(content: RecordDict, read: Callable[[ArrayRecord], _T]) -> _T:
+def shared_by(content: Content, read: Callable[[Params], _T]) -> _T:
     """Reads the shared estimate of a message.
 
     Raises:
         EngramError: If it is missing, or ``read`` refuses it.
     """
     try:
-        return read(content.array_records[SHARED])
+        return read(arrays_of(content, SHARED))
     except (KeyError, TypeError, ValueError) as error:
         raise EngramError(f"the message lacks the shared estimate: {error}") from error

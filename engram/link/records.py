@@ -1,8 +1,8 @@
-"""Flower's records as content of the link, and back, from senders that nobody trusts.
+"""Records of messages as content of the link, and back, from senders that nobody trusts.
 
-Each array record of some size is content of its own, so that messages to several nodes share it;
-the last content has the other records: numbers, texts and bytes as JSON in its metadata, and long
-lists of numbers, bytes, and small array records as tensors.
+Each record of tensors of some size is content of its own, so that questions to several nodes share
+it; the last content has the other records: numbers, texts and bytes as JSON in its metadata, and
+long lists of numbers, bytes, and small tensors as tensors.
 """
 
 import json
@@ -11,30 +11,30 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from engram.link import content
 from engram.link.questions import Content
 from engram.settings.errors import Refused, brief, one_line
-from engram.wire.wire import to_params, to_record
+from engram.wire import messages
+from engram.wire.messages import Entries
 
 _SMALL: Final = 2**12  # bytes of arrays, from which on they are content of their own
 _LONG: Final = 64  # numbers of a list, from which on it is a tensor
 _MOST: Final = 2**21  # numbers of all such lists, each of which takes 40 bytes
 _RECORDS: Final = "records"  # the key of the metadata
-_CONFIG, _METRICS, _ARRAYS, _APART = "config", "metrics", "arrays", "content"  # kinds of records
+_VALUES, _ARRAYS, _APART = "config", "arrays", "content"  # kinds of records
 _BYTES, _NUMBERS = "bytes", "numbers"  # of values that are tensors
 
 
 def to_contents(
-    records: RecordDict, shared: MutableMapping[int, Content] | None = None
+    records: messages.Content, shared: MutableMapping[int, Content] | None = None
 ) -> list[Content]:
     """Returns a message's content as that of a question.
 
     Args:
         records: The message's content.
-        shared: Content of array records by ``id(record)``, which calls fill, so that messages with
-            the same record share its content.
+        shared: Content of records by ``id(record)``, which calls fill, so that questions with the
+            same record share its content.
 
     Raises:
         ValueError: It has a type of array that the format does not have.
@@ -42,7 +42,7 @@ def to_contents(
     shared = {} if shared is None else shared
     apart = list[Content]()
 
-    def put_apart(record: ArrayRecord) -> int | None:
+    def put_apart(record: Entries) -> int | None:
         if id(record) not in shared:
             arrays = _arrays(record)
             if sum(array.nbytes for array in arrays.values()) < _SMALL:
@@ -55,7 +55,7 @@ def to_contents(
     return [*apart, last]
 
 
-def to_parts(records: RecordDict) -> Sequence[bytes | memoryview]:
+def to_parts(records: messages.Content) -> Sequence[bytes | memoryview]:
     """Returns a message's content as that of a reply, for ``from_contents``.
 
     Raises:
@@ -64,12 +64,11 @@ def to_parts(records: RecordDict) -> Sequence[bytes | memoryview]:
     return _last(records, lambda record: None).parts
 
 
-def _last(records: RecordDict, put_apart: Callable[[ArrayRecord], int | None]) -> Content:
+def _last(records: messages.Content, put_apart: Callable[[Entries], int | None]) -> Content:
     rest, described = _Rest(), list[tuple[str, str, object]]()
     for name, record in records.items():
-        if not isinstance(record, ArrayRecord):
-            kind = _CONFIG if isinstance(record, ConfigRecord) else _METRICS
-            described.append((name, kind, {key: rest.put(value) for key, value in record.items()}))
+        if not any(isinstance(value, torch.Tensor) for value in record.values()):
+            described.append((name, _VALUES, {k: rest.put(value) for k, value in record.items()}))
         elif (number := put_apart(record)) is not None:
             described.append((name, _APART, number))
         else:
@@ -79,11 +78,11 @@ def _last(records: RecordDict, put_apart: Callable[[ArrayRecord], int | None]) -
     return Content([*content.parts(rest.tensors, metadata)])
 
 
-def _arrays(record: ArrayRecord) -> content.Tensors:
-    return {name: tensor.numpy() for name, tensor in to_params(record).items()}
+def _arrays(record: Entries) -> content.Tensors:
+    return {name: tensor.detach().cpu().numpy() for name, tensor in record.items()}
 
 
-def from_contents(contents: Sequence[bytes | memoryview], limit: float) -> RecordDict:
+def from_contents(contents: Sequence[bytes | memoryview], limit: float) -> messages.Content:
     """Reads the result of ``to_contents`` or ``to_parts``, from an untrusted sender.
 
     Large arrays are views of the contents, which must not change.
@@ -97,15 +96,16 @@ def from_contents(contents: Sequence[bytes | memoryview], limit: float) -> Recor
             raise Refused(f"it must have at most {limit} bytes, got {size}")
         *apart, last = views
         tensors, metadata = content.read(last)
-        rest, found, left = _Rest(tensors), RecordDict(), {**dict(enumerate(apart))}
+        rest, found, left = _Rest(tensors), messages.Content(), {**dict(enumerate(apart))}
         for name, kind, said in json.loads(metadata[_RECORDS]):
             if kind == _APART:
-                found[name] = _array_record(content.read(left.pop(said))[0])
+                found[name] = _tensors(content.read(left.pop(said))[0])
             elif kind == _ARRAYS:
-                found[name] = _array_record({key: rest.pop(at) for key, at in said.items()})
+                found[name] = _tensors({key: rest.pop(at) for key, at in said.items()})
+            elif kind != _VALUES:
+                raise ValueError(f"a record has values or arrays, got {brief(kind)}")
             else:
-                values = {key: rest.get(value) for key, value in said.items()}
-                found[name] = {_CONFIG: ConfigRecord, _METRICS: MetricRecord}[kind](values)
+                found[name] = {key: rest.get(value) for key, value in said.items()}
     except Refused:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
@@ -143,9 +143,10 @@ class _Rest:
     def get(self, value: Any) -> Any:
         """Returns a value of a record, perhaps one of the tensors."""
         if not isinstance(value, Mapping):
-            wrong = next((v for v in (value if isinstance(value, list) else [value]) if _odd(v)), 0)
-            if wrong:
-                raise ValueError(f"a record has numbers of 64 bits and texts, got {brief(wrong)}")
+            for each in value if isinstance(value, list) else [value]:
+                if not isinstance(each, int | float | str) or _odd(each):
+                    expected = "a record has numbers of 64 bits and texts"
+                    raise ValueError(f"{expected}, got {brief(each)}")
             return value
         ((kind, name),) = value.items()
         if kind == _NUMBERS:
@@ -165,8 +166,8 @@ def _odd(value: object) -> bool:
     return isinstance(value, int) and not -(2**63) <= value < 2**64
 
 
-def _array_record(arrays: Mapping[str, Any]) -> ArrayRecord:
-    return to_record({name: _tensor(array) for name, array in arrays.items()})
+def _tensors(arrays: Mapping[str, Any]) -> Entries:
+    return {name: _tensor(array) for name, array in arrays.items()}
 
 
 def _tensor(array: Any) -> torch.Tensor:

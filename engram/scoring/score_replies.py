@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from logging import getLogger
 
-from flwr.app import RecordDict
-
 from engram.scoring.evaluation import Scored, read_scores
 from engram.scoring.score_columns import Column
 from engram.settings.errors import Names, brief, few
 from engram.strategies.reply_border import Kind, Rejected
+from engram.wire.messages import Content
 from engram.wire.wire import CLIENTS, WITHHELD, read_int, read_list
 
 _log = getLogger("flwr.engram")
@@ -47,7 +46,7 @@ def collect_scores(
 
 
 def screen_scores(
-    content: RecordDict, *, server_round: int, asked: Sequence[int], columns: Sequence[Column]
+    content: Content, *, server_round: int, asked: Sequence[int], columns: Sequence[Column]
 ) -> Scored | Rejected:
     """Checks the content of a reply to an evaluation, for ``read_reply``.
 
@@ -55,7 +54,7 @@ def screen_scores(
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
-    record = content.config_records[CLIENTS]
+    record = content[CLIENTS]
     number, ids = read_int(record, "server-round"), read_list(record, "ids", int)
     if record.get(WITHHELD):
         columns = [column._replace(optional=True) for column in columns]

@@ -9,8 +9,6 @@ from logging import getLogger
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from flwr.app import Context, Message, RecordDict
-
 from engram.client.node_queries import kept_here, own_settings
 from engram.data.schema.columns import Column, Kind, Schema
 from engram.data.schema.written import to_toml
@@ -23,6 +21,7 @@ from engram.sites.encrypted_file import Damaged, read_key, seal, unseal
 from engram.sites.policy import Policy
 from engram.sites.policy_checks import of_unaccounted
 from engram.wire.clock import now
+from engram.wire.messages import Content, NodeContext, Question
 from engram.wire.roster import describe_node
 from engram.wire.wire import COLUMNS, ROSTER_QUERY, config_of
 
@@ -99,8 +98,8 @@ def _worded(there: DescribedColumn, own: Column) -> DescribedColumn:
 
 
 def described(
-    message: Message, context: Context, config: NodeConfig, policy: Policy
-) -> tuple[RecordDict, bool]:
+    question: Question, context: NodeContext, config: NodeConfig, policy: Policy
+) -> tuple[Content, bool]:
     """Describes the columns of the node's own table; returns whether it tells new figures, too.
 
     Figures are told under policies that let answers leave alone and without noise. Under others,
@@ -114,7 +113,7 @@ def described(
         raise Refused("this node has no table of its own: it is started with --data csv:PATH")
     if not config.describes:
         raise Refused("this node does not describe its columns: it was started by --no-describe")
-    if message.metadata.message_type != ROSTER_QUERY:
+    if question.kind != ROSTER_QUERY:
         raise Refused("columns must be asked for by a query of the roster")
     key = read_key(config.memory_key) if config.memory_key is not None else None
     path, schema = config.state / _TOLD, site_schema(config.identity)
@@ -140,7 +139,7 @@ def described(
         settings = {"table": printable(told)}
         request = Request(terms, terms, context.run_id, "engram schema", 1, {}, 1, settings)
         require(config.state / APPROVALS, request, now())
-    reader = config_of(message.content)[COLUMNS]
+    reader = config_of(question.content)[COLUMNS]
     try:
         letter = table.sealed(reader if isinstance(reader, bytes) else b"")
     except ValueError as error:

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-
 from engram.data.schema.columns import MOST_ROWS
 from engram.data.schema.written import read_schema, to_toml
 from engram.home.exported import Exported, load_model, read_exported
@@ -22,8 +20,9 @@ from engram.settings.experiment import Experiment
 from engram.settings.files import read_json, replace_file
 from engram.settings.fingerprint import fingerprint
 from engram.sites.schema_survey import ANSWER, QUESTION
-from engram.strategies.reply_border import Rejected, first_answers, read_reply
-from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, HELD_OUT, MODEL, read_list, to_record
+from engram.strategies.reply_border import Rejected, read_reply
+from engram.wire.messages import EVALUATE, Content, Question
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, HELD_OUT, MODEL, read_list
 
 _PATIENCE: Final = 30.0  # seconds that nodes have to come on line
 _LONGEST: Final = 600.0  # seconds that scoring a model may take
@@ -60,7 +59,7 @@ def given_model(folder: str | Path) -> Given:
     if exported.form == "recalling":
         raise Refused(f"{folder} holds its client's rows, and is not sent to other sites")
     state = load_model(folder).state_dict()
-    return Given(str(folder), _public(exported).to_json(), to_record(state))
+    return Given(str(folder), _public(exported).to_json(), state)
 
 
 def _public(exported: Exported) -> Exported:
@@ -103,14 +102,13 @@ def _missing(grid: Engine, model: str, client: int, refused: dict[int, str]) -> 
 
 
 def _scored(grid: Engine, nodes: list[int], model: Given) -> tuple[list[Visited], dict[int, str]]:
-    config = ConfigRecord({"fingerprint": fingerprint(), MODEL: json.dumps(model.about)})
-    content = RecordDict({ARRAYS: model.state, CONFIG: config})
-    asked = {node: Message(content, node, MessageType.EVALUATE) for node in nodes}
-    sent = grid.send_and_receive(asked.values(), timeout=_LONGEST)
-    replies, _ = first_answers(sent, asked.values())
+    config = {"fingerprint": fingerprint(), MODEL: json.dumps(model.about)}
+    content = {ARRAYS: model.state, CONFIG: config}
+    questions = [Question(node, EVALUATE, content) for node in nodes]
+    replies = {r.question.node: r for r in grid.ask(questions, timeout=_LONGEST)}
     called, found, refused = grid.names(), list[Visited](), dict[int, str]()
-    for node, message in asked.items():
-        reply = replies.get(message.metadata.message_id)
+    for node in nodes:
+        reply = replies.get(node)
         if reply is None:
             refused[node] = "its node does not answer"
             continue
@@ -129,8 +127,8 @@ def _scored(grid: Engine, nodes: list[int], model: Given) -> tuple[list[Visited]
     return found, refused
 
 
-def _read(model: str, content: RecordDict) -> list[Visited]:
-    entry = content.config_records[CLIENTS]
+def _read(model: str, content: Content) -> list[Visited]:
+    entry = content[CLIENTS]
     clients, rows = read_list(entry, "ids", int), read_list(entry, "rows", int)
     if not all(0 < count < MOST_ROWS for count in rows):
         raise ValueError(f"rows must be in 1..{MOST_ROWS - 1}, got {brief(rows)}")

@@ -12,8 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from flwr.app import MessageType
-
 from engram.core.method_shapes import nbytes
 from engram.data.federated import model_for, parameters_for
 from engram.data.loading import without_downloads
@@ -27,6 +25,7 @@ from engram.settings.errors import Refused, brief, few
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import shapes_on
 from engram.sites.policy import Policy, is_allowed, is_open, policy_file
+from engram.wire.messages import EVALUATE
 from engram.wire.wire import SECURE_QUERY
 
 _ADVICE: Final = "whoever starts the run can change that, or the site its policy"
@@ -191,7 +190,7 @@ def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[st
     """Yields the policy rules that a reply ``now``, in UTC, breaks after so many rounds today."""
     if not is_open(policy.hours, now):
         yield f"hours are {policy.hours} UTC, and it is {now:%H:%M}"
-    if kind in (MessageType.EVALUATE, SECURE_QUERY):  # the second is a part of a round
+    if kind in (EVALUATE, SECURE_QUERY):  # the second is a part of a round
         return
     if rounds >= policy.rounds_a_day:
         yield f"rounds a day must be at most {policy.rounds_a_day}, and {rounds} were today (UTC)"

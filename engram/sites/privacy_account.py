@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flwr.app import Message, MessageType
-
 from engram.client.requests import round_of
 from engram.data.digests import digest_of
 from engram.guards.accounting.composition import costs
@@ -18,6 +16,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.files import refusing
 from engram.sites.ledger import LEDGER, Ledger, Spent, Steps, key_of
 from engram.sites.policy import Policy
+from engram.wire.messages import TRAIN, Question
 from engram.wire.wire import CLIENTS, config_of
 
 
@@ -75,7 +74,7 @@ class Account(NamedTuple):
         """
         self.ledger.require(self.data, *self._cost())
 
-    def charge(self, message: Message, run: int) -> Spent:
+    def charge(self, question: Question, run: int) -> Spent:
         """Notes the cost of an answer, before any of its noise is drawn.
 
         An answer that fails costs, too: that it failed may tell something.
@@ -83,13 +82,13 @@ class Account(NamedTuple):
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged or cannot be written.
         """
-        e, content = self.experiment, message.content
-        trains = message.metadata.message_type == MessageType.TRAIN
+        e, content = self.experiment, question.content
+        trains = question.kind == TRAIN
         try:
             number = round_of(content)
         except EngramError:
             number = 0
-        line: dict[str, Any] = {"kind": message.metadata.message_type, "run": run}
+        line: dict[str, Any] = {"kind": question.kind, "run": run}
         line |= {"training": self.training, "method": e.method, "round": number, "clients": "all"}
         if isinstance(asked := config_of(content).get(CLIENTS), list):
             line["clients"] = few([c for c in asked if isinstance(c, int)])

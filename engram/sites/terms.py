@@ -12,8 +12,6 @@ from dataclasses import asdict, replace
 from math import ceil
 from pathlib import Path
 
-from flwr.app import Message, MessageType
-
 from engram.client.requests import durable_of, round_of
 from engram.guards.accounting.guarantee import guarantee
 from engram.guards.presets import client_guards
@@ -22,7 +20,8 @@ from engram.settings.experiment import Experiment, default_config
 from engram.settings.fingerprint import fingerprint
 from engram.settings.plugins import plugins
 from engram.sites.approvals import Awaited, Request, Tally, given, write
-from engram.wire.wire import ROSTER_QUERY, SECURE_QUERY
+from engram.wire.messages import EVALUATE, TRAIN, Question
+from engram.wire.wire import ROSTER_QUERY, SECURE_QUERY, digest
 
 
 def request_of(experiment: Experiment, training: str, run: int) -> Request:
@@ -34,7 +33,7 @@ def request_of(experiment: Experiment, training: str, run: int) -> Request:
     e, usual, masks = experiment, default_config(), client_guards(experiment).masks
     settings = {key: value for key, value in e.identity().items() if key != "data-dir"}
     scored = 1 + ceil(e.rounds / e.eval_every)  # before the first round, too
-    answers = {MessageType.TRAIN: e.rounds * e.own.asks, MessageType.EVALUATE: scored}
+    answers = {TRAIN: e.rounds * e.own.asks, EVALUATE: scored}
     answers |= {SECURE_QUERY: 4 * e.rounds} if masks else {}
     own = {
         key: printable(value) if isinstance(value, str) else value
@@ -49,7 +48,7 @@ def request_of(experiment: Experiment, training: str, run: int) -> Request:
     return replace(request, terms=digest[:32])  # 128 bits, which no two requests share
 
 
-def count(folder: Path, request: Request, message: Message) -> None:
+def count(folder: Path, request: Request, question: Question) -> None:
     """Counts the answer to a message of an approved training, on the disk, before it is given.
 
     Roster queries are answered until something was asked for that the approval does not cover.
@@ -58,16 +57,16 @@ def count(folder: Path, request: Request, message: Message) -> None:
         Awaited: The approval does not cover the answer.
         Refused: The training has fewer rounds, or the count cannot be written.
     """
-    used, kind = given(folder, request), message.metadata.message_type
+    used, kind = given(folder, request), question.kind
     if used.beyond and (kind == ROSTER_QUERY or not used.tallies):
         raise Awaited(request, used.beyond)
     if kind not in request.answers:  # it is answered, or refused, at any rate
         return
-    if (number := round_of(message.content)) > request.rounds:
+    if (number := round_of(question.content)) > request.rounds:
         raise Refused(f"this site has approved {request.rounds} rounds, got round {number}")
     so_far, most = used.tallies.get(kind, Tally()), request.answers[kind]
-    asked = Tally(run=request.run, number=number, content=message.content.object_id)
-    durable, parts = durable_of(message.content), most // request.rounds
+    asked = Tally(run=request.run, number=number, content=digest(question.content))
+    durable, parts = durable_of(question.content), most // request.rounds
     after = _counted(so_far, asked, request.every, parts, durable)
     if after is None or max(after.new, after.again) > most:
         told = f"{so_far.new} answers so far, and {so_far.again} again"

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from flwr.app import ConfigRecord, RecordDict
-
 from engram.core.standardization import Moments
 from engram.data.federated import check, size
 from engram.data.schema.columns import MOST_ROWS, Kind, Schema, Told
@@ -12,6 +10,7 @@ from engram.data.tokenizers import LONGEST
 from engram.scoring.score_columns import LARGEST
 from engram.settings.errors import UNNAMED, Names, brief, one_line
 from engram.settings.fingerprint import fingerprint, source_root
+from engram.wire.messages import Content, Entries
 from engram.wire.wire import APPROVAL, COLUMNS, OWN_DATA, ROSTER, floats_of, read_int, read_list
 
 _T = TypeVar("_T")
@@ -96,7 +95,7 @@ def describe_node(
     unscored: Mapping[int, str] = {},
     told: Told = _NOTHING,
     table: bytes | None = None,
-) -> RecordDict:
+) -> Content:
     """Returns this process's answer to the roster query; see ``NodeEntry``."""
     named = [client for client in (*clients, *left_out) if client in names]
     entry: dict[str, Any] = {"fingerprint": fingerprint(), "source": str(source_root())}
@@ -107,17 +106,17 @@ def describe_node(
     for key, why in (("left-out", left_out), ("unscored", unscored)):
         entry |= {key: list(why), f"{key}-reasons": list(why.values())}
     entry |= told.to_config() | ({COLUMNS: table} if table else {})
-    return RecordDict({ROSTER: ConfigRecord(entry)})
+    return {ROSTER: entry}
 
 
-def read_entry(content: RecordDict) -> NodeEntry:
+def read_entry(content: Content) -> NodeEntry:
     """Reads an answer.
 
     Raises:
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
-    entry = content.config_records[ROSTER]
+    entry = content[ROSTER]
     clients, examples = read_list(entry, "clients", int), read_list(entry, "examples", int)
     if not all(0 < rows < MOST_ROWS for rows in examples):
         raise ValueError(f"rows must be in 1..{MOST_ROWS - 1}")
@@ -146,7 +145,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
     return NodeEntry(*runs, hosted, kind, names, left_out, unscored, told, table, *site)
 
 
-def _kind(entry: ConfigRecord) -> Kind:
+def _kind(entry: Entries) -> Kind:
     inputs, outputs = str(entry["inputs"]), read_int(entry, "outputs")
     if inputs:
         check(inputs)
@@ -170,12 +169,12 @@ def _each(clients: list[int], values: list[_T]) -> dict[int, _T]:
     return found
 
 
-def _reasons(entry: ConfigRecord, key: str) -> dict[int, str]:
+def _reasons(entry: Entries, key: str) -> dict[int, str]:
     clients, reasons = read_list(entry, key, int), read_list(entry, f"{key}-reasons", str)
     return {client: one_line(reason) for client, reason in _each(clients, reasons).items()}
 
 
-def _words(entry: ConfigRecord, rows: int) -> dict[str, int] | None:
+def _words(entry: Entries, rows: int) -> dict[str, int] | None:
     if "words" not in entry:
         return None
     words, counts = read_list(entry, "words", str), read_list(entry, "word-rows", int)
@@ -187,7 +186,7 @@ def _words(entry: ConfigRecord, rows: int) -> dict[str, int] | None:
     return found
 
 
-def _moments(entry: ConfigRecord, name: str) -> Moments | None:
+def _moments(entry: Entries, name: str) -> Moments | None:
     if f"{name}-rows" not in entry:
         return None
     count = read_int(entry, f"{name}-rows")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MessageType, RecordDict
 
 from engram.client.hosts import hosts
 from engram.client.hosts.rows import read_tables
@@ -20,6 +19,7 @@ from engram.settings.families import method
 from engram.settings.fields import Float
 from engram.strategies import strategies
 from engram.strategies.site_strategy import SiteStrategy, read_split
+from engram.wire.messages import TRAIN
 from engram.wire.roster import describe_node
 from engram.wire.wire import CLIENTS, floats_record, read_floats
 
@@ -52,8 +52,8 @@ class Sites:
 
     def _means(self, request, clients):
         means = np.array([self.data.train[client].x.mean(axis=0) for client in clients])
-        details = ConfigRecord(split(round_of(request.message.content), clients, {}))
-        return RecordDict({"means": floats_record(means=means), CLIENTS: details})
+        details = split(round_of(request.question.content), clients, {})
+        return {"means": floats_record(means=means), CLIENTS: details}
 
 
 class Averaging(SiteStrategy):
@@ -71,7 +71,7 @@ class Averaging(SiteStrategy):
 
     def configure_train(self, server_round, arrays, config, grid):
         self.shared = read_floats(arrays, "means", (len(self.sites.columns),))
-        return self.ask(MessageType.TRAIN, server_round, config, grid, lambda clients: {})
+        return self.questions(TRAIN, server_round, config, grid, lambda clients: {})
 
     configure_evaluate = configure_train
 

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 import engram
 from engram.client import app as module
-from engram.client.app import app
+from engram.client.app import answer_question
 from engram.client.disk_memory import DiskStore
 from engram.client.training_description import read_training
 from engram.client.training_folders import kept
@@ -24,15 +23,13 @@ from engram.settings import model as of_model
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.sites.policy import keep_policy
-from engram.wire.messages import name_message, node_context
+from engram.wire.messages import EVALUATE, TRAIN, NodeContext, Question
 from engram.wire.roster import read_entry
 from engram.wire.wire import (
     ARRAYS,
     CLIENTS,
     CONFIG,
     ROSTER_QUERY,
-    to_params,
-    to_record,
     units_entries,
 )
 from tests.samples import entry
@@ -52,7 +49,7 @@ def ask(kind, content, node_config, **settings):
 def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None, **settings):
     e = small(**settings)
     content = model_for(e, server_round, clients, model=model, durable=durable)
-    return answer_of(e, MessageType.TRAIN, content, **node_config)
+    return answer_of(e, TRAIN, content, **node_config)
 
 
 def test_a_nodes_own_memory_budget_counts_whatever_the_run_says():
@@ -64,11 +61,9 @@ def test_a_node_logs_a_line_a_round(tmp_path, warnings_of_engram):
     node = {"state": str(tmp_path)}
     model = initial_model(trainer(small()))
     train(node, server_round=3, model=model)
-    content = RecordDict(
-        {ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord({"training": TRAINING})}
-    )
-    ask(MessageType.EVALUATE, content, node)
-    ask(MessageType.TRAIN, RecordDict(), node)
+    content = {ARRAYS: flat(model), CONFIG: {"training": TRAINING}}
+    ask(EVALUATE, content, node)
+    ask(TRAIN, {}, node)
     lines = [record for record in warnings_of_engram.records if hasattr(record, "fields")]
     trained, scored, refused = lines
     line = r"run 1, local-moml, round 3: trained clients \[0, 3\] on \d+ rows in \d+\.\d\d s, "
@@ -99,15 +94,15 @@ def test_a_node_refuses_to_join_a_run_that_it_cannot_bear():
     ]:
         with entry(given):
             config = small(method="fedem", hidden="200,200").to_config() | given
-            message = Message(RecordDict(), dst_node_id=7, message_type=ROSTER_QUERY)
+            question = Question(7, ROSTER_QUERY, {})
             node = {"partition-id": 0, "num-partitions": 1, "memory-budget": budget}
-            assert re.search(says, refusal(app(message, node_context(1, 7, node, config))))
+            assert re.search(says, refusal(answer_question(question, NodeContext(1, node, config))))
 
 
 def test_nodes_of_one_process_share_what_does_not_depend_on_them():
     for node in (0, 1):
         found = read_entry(
-            ask(ROSTER_QUERY, RecordDict(), {"partition-id": node, "num-partitions": 2}).content
+            ask(ROSTER_QUERY, {}, {"partition-id": node, "num-partitions": 2}).content
         )
         assert set(found.clients) == set(range(node, 20, 2))
     assert module._node.cache_info().misses == 1
@@ -128,15 +123,16 @@ def test_a_node_says_why_a_plug_in_cannot_be_imported(monkeypatch):
 
 def of_outsiders(config):
     """What the app answers to a run of a method that is not known here."""
-    message = Message(RecordDict({CONFIG: ConfigRecord(config)}), 7, ROSTER_QUERY)
-    name_message(message, message.object_id)
+    question = Question(7, ROSTER_QUERY, {CONFIG: config})
     node = {"partition-id": 0, "num-partitions": 1}
-    return app(message, node_context(1, 7, node, {"method": "outside", "outside.eta": 0.1}))
+    return answer_question(
+        question, NodeContext(1, node, {"method": "outside", "outside.eta": 0.1})
+    )
 
 
 def model_of(reply):
-    assert not reply.has_error(), reply.error
-    return to_params(reply.content.array_records[ARRAYS])
+    assert not reply.error, reply.error
+    return reply.content[ARRAYS]
 
 
 def test_memories_outlive_the_process_under_their_training(tmp_path):
@@ -146,7 +142,7 @@ def test_memories_outlive_the_process_under_their_training(tmp_path):
     module._node.cache_clear()  # another process
     assert_same(model_of(train(node, server_round=2, durable=1, model=first, **CARRY)), again)
     third = train(node, server_round=3, durable=2, model=again, **CARRY)
-    assert third.has_content()
+    assert not third.error
     found = [(each.training, each.client, each.server_round) for each in kept(tmp_path / "memory")]
     assert found == [(TRAINING, client, 3) for client in (0, 3)]
 
@@ -179,7 +175,7 @@ def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):
     node = {"data": own, "partition-id": 4, "num-partitions": 9}
     for began in (9, 4):  # clients of the run, to which this one may have come later
         change = {"num_clients": began, "clients_per_round": 4}
-        reply = ask(ROSTER_QUERY, RecordDict(), node, num_classes=3, **change)
+        reply = ask(ROSTER_QUERY, {}, node, num_classes=3, **change)
         entry = read_entry(reply.content)
         assert entry.clients == {4: 43}  # 36 are test rows, and 11 held out for validation
         assert entry.kind == Kind("float32[3]", 3)
@@ -192,12 +188,12 @@ def test_a_node_trains_in_the_run_s_units_and_notes_them(tmp_path):
     node = {"data": f"csv:{tmp_path}/own.csv", "state": str(tmp_path / "state")}
     settings = {"method": "fedavg", "task": "regression", "num_clients": 1, "clients_per_round": 1}
     settings |= {"partition": "natural", "model": "linear"}
-    told = read_entry(ask(ROSTER_QUERY, RecordDict(), node, **settings).content).told
+    told = read_entry(ask(ROSTER_QUERY, {}, node, **settings).content).told
     units = Units(told.inputs.standard(), told.targets.standard())
     model = {"model": {"dense0.weight": torch.zeros(1, 2), "dense0.bias": torch.zeros(1)}}
     config = {CLIENTS: [0], "training": TRAINING, **units_entries(units)}
-    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord(config)})
-    found = model_of(ask(MessageType.TRAIN, content, node, **settings))
+    content = {ARRAYS: flat(model), CONFIG: config}
+    found = model_of(ask(TRAIN, content, node, **settings))
     assert found["model/dense0.weight"].abs().max() < 2  # of numbers around 0, with deviation 1
     assert read_training(tmp_path / "state" / "memory" / TRAINING).kind.units == units
 
@@ -211,14 +207,14 @@ def test_names_in_the_data_stay_on_a_machine_of_its_own(tmp_path, method):
     settings |= {"dataset": write_npz(tmp_path / "a.npz", x=x, y=y, task=task)}
     if method == "fedavg":
         settings |= {"partition": "natural", "clients_per_round": 2, "model": "linear"}
-    beside = ask(ROSTER_QUERY, RecordDict(), {}, **settings)
+    beside = ask(ROSTER_QUERY, {}, {}, **settings)
     assert read_entry(beside.content).names == {0: "elm", 1: "park"}
     node = {"state": str(tmp_path / "state"), "data-dir": str(tmp_path)}
-    apart = ask(ROSTER_QUERY, RecordDict(), node, **settings)
+    apart = ask(ROSTER_QUERY, {}, node, **settings)
     assert read_entry(apart.content).names == {}
     if method == "fedavg":
         few = {"protocol": "few-shot", "adapt_shots": 90}
-        reply = ask(ROSTER_QUERY, RecordDict(), node, **settings, **few)
+        reply = ask(ROSTER_QUERY, {}, node, **settings, **few)
         assert "clients [0, 1]: it has 40 test rows, not more than" in reply.error.reason
 
 
@@ -233,10 +229,10 @@ def test_a_node_reads_the_clients_that_it_hosts_of_a_data_set_by_name(tmp_path, 
 
     node = {"state": str(tmp_path), "partition-id": 1, "num-partitions": 3}
     settings = {"dataset": "sites", "partition": "natural", "num_clients": 4, "model": "linear"}
-    entry = read_entry(ask(ROSTER_QUERY, RecordDict(), node, **settings).content)
+    entry = read_entry(ask(ROSTER_QUERY, {}, node, **settings).content)
     assert (entry.clients, entry.own_data, seen) == ({1: 10}, False, [1])
     own = node | {"data": "sites"}
-    entry = read_entry(ask(ROSTER_QUERY, RecordDict(), own, **settings).content)
+    entry = read_entry(ask(ROSTER_QUERY, {}, own, **settings).content)
     assert (entry.clients, entry.own_data, seen) == ({1: 10}, True, [1, 1])
 
 
@@ -246,7 +242,7 @@ def test_what_a_node_cannot_read_by_name_stays_in_its_log(tmp_path, plug_ins, wa
         raise ValueError("Jane Doe")
 
     settings = {"dataset": "secret", "partition": "natural"}
-    reply = ask(ROSTER_QUERY, RecordDict(), {"state": str(tmp_path)}, **settings)
+    reply = ask(ROSTER_QUERY, {}, {"state": str(tmp_path)}, **settings)
     assert reply.error.reason == "this node's data cannot be used: its log says why"
     assert "dataset secret cannot be read: ValueError: Jane Doe" in warnings_of_engram.text
 
@@ -256,11 +252,11 @@ def test_a_coordinator_opens_no_file_of_a_node(tmp_path):
     own = write_npz(tmp_path / "own.npz", x=rng.normal(size=(900, 3)), y=rng.integers(0, 2, 900))
     settings = {"dataset": own, "partition": "iid", "model": "linear", "data_dir": "/"}
     for node in ({"state": str(tmp_path), "data-dir": "/nowhere"}, {"state": str(tmp_path / "s")}):
-        reply = ask(ROSTER_QUERY, RecordDict(), node, **settings)
+        reply = ask(ROSTER_QUERY, {}, node, **settings)
         assert reply.error.code == REFUSED
         assert "is not in this node's data-dir" in reply.error.reason
     for node in ({}, {"state": str(tmp_path / "s"), "data-dir": str(tmp_path)}):
-        assert not ask(ROSTER_QUERY, RecordDict(), node, **settings).has_error()
+        assert not ask(ROSTER_QUERY, {}, node, **settings).error
 
 
 SECRET = "Jane Doe"
@@ -291,7 +287,7 @@ def test_a_coordinator_reads_none_of_a_nodes_own_files(tmp_path, monkeypatch):
         for kind, path in product(FILES, (tmp_path / own, link)):
             with entry(own, place, kind, path):
                 settings = {"dataset": f"{kind}:{path}", "partition": "iid", "model": "linear"}
-                reply = ask(ROSTER_QUERY, RecordDict(), node | folder, **settings)
+                reply = ask(ROSTER_QUERY, {}, node | folder, **settings)
                 inside = place == "state/memory" and own == "state/memory/a.npz"
                 words = "is not in this node's data-dir|is among the node's own files"
                 assert re.search("is read" if inside else words, refusal(reply))
@@ -303,7 +299,7 @@ def test_columns_of_a_file_that_a_run_names_stay_on_the_node(tmp_path, warnings_
     node = {"state": str(tmp_path / "state"), "data-dir": str(tmp_path)}
     for method in ("fedavg", "molar", "meta-ban"):
         own = settings if method == "fedavg" else {"dataset": settings["dataset"]}
-        reply = ask(ROSTER_QUERY, RecordDict(), node, method=method, **own)
+        reply = ask(ROSTER_QUERY, {}, node, method=method, **own)
         assert reply.error.reason == "this node's data cannot be used: its log says why"
     assert SECRET in warnings_of_engram.text
 
@@ -332,7 +328,7 @@ def test_nothing_is_downloaded_unless_the_policy_allows_it(tmp_path, downloads):
             settings = {"dataset": dataset, "method": method}
 
             def said(settings=settings, folder=folder, **data):
-                return refusal(ask(ROSTER_QUERY, RecordDict(), at(folder) | data, **settings))
+                return refusal(ask(ROSTER_QUERY, {}, at(folder) | data, **settings))
 
             told = said()
             assert f"{dataset} is not in {folder / 'data'}, and this site's policy" in told
@@ -358,23 +354,22 @@ def test_the_policy_is_asked_before_a_metric_is_looked_up(tmp_path, monkeypatch)
     monkeypatch.setattr(of_model, "registered", registered)
     node = {"partition-id": 0, "num-partitions": 1}
     node |= {"state": str(tmp_path), "policy": str(tmp_path)}
-    kinds = (ROSTER_QUERY, MessageType.TRAIN, MessageType.EVALUATE)
+    kinds = (ROSTER_QUERY, TRAIN, EVALUATE)
     words = {"molar": "method must be molar, got", "local*": "metrics must be"}
     for allowed, expected in words.items():
         (tmp_path / "policy.toml").write_text(f'methods = ["{allowed}"]')
         keep_policy(tmp_path, tmp_path, accept=True)
         for kind in kinds:
-            message = Message(RecordDict(), dst_node_id=7, message_type=kind)
-            name_message(message, message.object_id)
+            question = Question(7, kind, {})
             settings = small().to_config() | {"metrics": "accuracy,nosuch"}
-            reply = app(message, node_context(1, 7, node, settings))
+            reply = answer_question(question, NodeContext(1, node, settings))
             assert expected in reply.error.reason
         assert bool(looked) == (allowed == "local*")
 
 
 def test_a_coordinator_has_nothing_downloaded_by_a_node(tmp_path):
     node = {"state": str(tmp_path)}
-    reply = ask(ROSTER_QUERY, RecordDict(), node, dataset="hf:someone/rows", partition="iid")
+    reply = ask(ROSTER_QUERY, {}, node, dataset="hf:someone/rows", partition="iid")
     assert reply.error.code == REFUSED
     words = "hf:someone/rows is not this node's: start it with --data hf:someone/rows"
     assert reply.error.reason == words
@@ -394,7 +389,7 @@ def test_what_is_wrong_with_a_node_is_one_line_for_the_server():
         ({"cpu-threads": 0}, "cpu-threads must be"),
     ]:
         with entry(says):
-            assert says in refusal(ask(ROSTER_QUERY, RecordDict(), node))
+            assert says in refusal(ask(ROSTER_QUERY, {}, node))
 
 
 def test_a_memory_of_another_model_is_refused_by_name(tmp_path):
@@ -417,6 +412,6 @@ def test_a_memory_that_does_not_fit_is_refused_and_the_old_one_stays(tmp_path):
 
 def test_a_training_is_no_path():
     for name in ["../../etc", "x" * 16, "0123456789ABCDEF"]:
-        content = RecordDict({CONFIG: ConfigRecord({"training": name})})
+        content = {CONFIG: {"training": name}}
         told = refusal(ask(ROSTER_QUERY, content, {}))
         assert "training must be 16 hexadecimal digits" in told

@@ -4,7 +4,6 @@ import math
 import re
 
 import pytest
-from flwr.app import ConfigRecord, MessageType, RecordDict
 
 from engram.client import app as module
 from engram.core.slots import flat
@@ -14,7 +13,8 @@ from engram.scoring.score_columns import COMMON, TUNED, ranges_of
 from engram.settings.families import METHODS, family
 from engram.settings.fingerprint import source_root
 from engram.settings.method_for_data import shapes_on
-from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, METRICS, OWN, ROSTER, ROSTER_QUERY, to_record
+from engram.wire.messages import EVALUATE, TRAIN
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, METRICS, OWN, ROSTER, ROSTER_QUERY
 from tests.samples import EIGHT, sampled
 from tests.sites.budgets import LOCAL, ask
 from tests.support import initial_model, own_of, small_of_any, trainer
@@ -56,32 +56,27 @@ def answers(folder, method, nonce="", **protection):
     t = trainer(small_of_any(**settings))
     config = {"server-round": 1, "training": "0" * 16, "clients": [0], "nonce": nonce}
     config["combine"] = t.experiment.combines
-    records = {ARRAYS: to_record(flat(initial_model(t))), CONFIG: ConfigRecord(config)}
+    records = {ARRAYS: flat(initial_model(t)), CONFIG: config}
     if own := flat(own_of(t, [0])):
-        records[OWN] = to_record(own)
+        records[OWN] = own
     bare = {"privacy": "none", "clip": 0.0}
     how = {**bare, **settings} if not protection else settings
     found = {}
-    for kind in (ROSTER_QUERY, MessageType.TRAIN, MessageType.EVALUATE):
-        content = RecordDict() if kind == ROSTER_QUERY else RecordDict(records)
+    for kind in (ROSTER_QUERY, TRAIN, EVALUATE):
+        content = {} if kind == ROSTER_QUERY else records
         reply = ask(folder, kind, content, **how)
-        assert reply.has_content(), reply.error
+        assert not reply.error, reply.error
         found[kind] = told(reply.content)
     return found
 
 
 def told(content):
     """All entries of an answer, the arrays as one."""
-    configs, metrics = content.config_records, content.metric_records
-    found = dict(configs.get(ROSTER, {})) | dict(configs.get(CLIENTS, {}))
-    found |= dict(metrics.get(METRICS, {})) if METRICS in metrics else {}
-    names = {ROSTER, CLIENTS, METRICS, *content.array_records}
-    assert names >= {*content.keys()}
-    if content.array_records:
-        (record,) = content.array_records.values()
-        found["slots"] = {name: array.data for name, array in record.items()}
-    elif ROSTER not in configs and "losses" in found:
-        found["slots"] = {}
+    found = content.get(ROSTER, {}) | content.get(CLIENTS, {}) | content.get(METRICS, {})
+    if ARRAYS in content:
+        assert content.keys() <= {ARRAYS, CLIENTS, METRICS}
+        arrays = content[ARRAYS].items()
+        found["slots"] = {name: array.numpy().tobytes() for name, array in arrays}
     return found
 
 

@@ -1,7 +1,6 @@
 """A request's round, a number that streams and schedules can count with, and its clients."""
 
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
@@ -9,14 +8,14 @@ from engram.client.requests import Request, durable_of, round_of
 from engram.link.records import from_contents, to_parts
 from engram.settings.errors import EngramError
 from engram.settings.network import NetworkMethod
-from engram.wire.messages import local_run, name_message
+from engram.wire.messages import EVALUATE, TRAIN, Question
 from tests.samples import entry
 from tests.sites.budgets import model_for
 from tests.support import small
 
 
 def request(**entries):
-    return RecordDict({"config": ConfigRecord(entries)})
+    return {"config": entries}
 
 
 def test_a_round_is_a_number_that_a_run_may_have():
@@ -50,20 +49,18 @@ def test_a_number_that_flower_carries_and_no_array_holds_is_refused():
 )
 def test_a_client_is_named_once(settings):
     """In every family: each naming would be a release of its own of the same rows."""
-    local_run()
     e = small(**settings)
     host = host_of(Opening(e, RamStore()))
 
     def asked(answer, kind, clients):
-        records = RecordDict({"config": ConfigRecord({"clients": clients})})
+        records = {"config": {"clients": clients}}
         if isinstance(e.own, NetworkMethod):
             records = model_for(e, clients=clients)
-        message = Message(records, dst_node_id=1, message_type=kind)
-        name_message(message, "1")
-        (reply,) = answer([Request(message, range(e.num_clients))])
-        return reply.error.reason if reply.has_error() else ""
+        question = Question(1, kind, records)
+        (reply,) = answer([Request(question, range(e.num_clients))])
+        return reply.error.reason if reply.error else ""
 
-    for answer, kind in ((host.train, MessageType.TRAIN), (host.evaluate, MessageType.EVALUATE)):
+    for answer, kind in ((host.train, TRAIN), (host.evaluate, EVALUATE)):
         for clients in ([0, 0], [0] * 500, [1, 0, 1], [0, 1, 2, 2]):
             said = asked(answer, kind, clients)
             assert said.startswith("clients must be named once each, got ["), (kind, clients)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from engram.api import load_run
 from engram.client.hosts.local import LocalHost
@@ -11,8 +10,8 @@ from engram.core.slots import flat, unflat
 from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from engram.strategies.compressed_messages import outgoing
-from engram.wire.messages import local_run
-from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, to_params, to_record
+from engram.wire.messages import TRAIN, Question
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN
 from tests.sites.budgets import refusal
 from tests.support import assert_same, initial_model, small, trainer
 
@@ -38,8 +37,8 @@ def after_rounds(tmp_path, **settings):
 def test_a_message_has_them_by_client_and_no_array_twice(tmp_path, method, names):
     t, server = after_rounds(tmp_path, **method)
     content = outgoing(t.method, server)
-    one, other = content(ConfigRecord(), [3, 1, 19]), content(ConfigRecord(), [2])
-    own, rest = to_params(one[OWN]), to_params(one[ARRAYS])
+    one, other = content({}, [3, 1, 19]), content({}, [2])
+    own, rest = one[OWN], one[ARRAYS]
     assert own.keys() == (names or {f"model/{name}" for name in t.learner.network.initial})
     assert not own.keys() & rest.keys()
     assert one[ARRAYS] is other[ARRAYS]
@@ -51,17 +50,16 @@ def test_a_message_has_them_by_client_and_no_array_twice(tmp_path, method, names
 
 
 def asked(content, clients):
-    local_run()
     config = {"server-round": 4, "clients": clients, "combine": False}
-    records = {**content.array_records, CONFIG: ConfigRecord(config)}
-    return Message(RecordDict(records), dst_node_id=1, message_type=MessageType.TRAIN)
+    records = {**content, CONFIG: config}
+    return Question(1, TRAIN, records)
 
 
 def test_a_message_without_them_is_refused_in_one_line(tmp_path):
     t, server = after_rounds(tmp_path, **FEDPAC)
-    whole = outgoing(t.method, server)(ConfigRecord(), [3, 1])
-    lacking = RecordDict({ARRAYS: whole[ARRAYS]})
-    odd = RecordDict({ARRAYS: whole[ARRAYS], OWN: to_record({"head/dense1.weight": ONE})})
+    whole = outgoing(t.method, server)({}, [3, 1])
+    lacking = {ARRAYS: whole[ARRAYS]}
+    odd = {ARRAYS: whole[ARRAYS], OWN: {"head/dense1.weight": ONE}}
     requests = [Request(asked(some, [3, 1]), range(20)) for some in (lacking, odd, whole)]
     no, other, yes = LocalHost(t).train(requests)
     expected = "'own' must hold head/dense1.bias, head/dense1.weight, for each of 2 clients"
@@ -75,8 +73,8 @@ ONE = torch.zeros(3)
 
 def test_one_that_nobody_expects_is_refused():
     t = trainer(small(method="fedavg"))
-    record = to_record({"model/dense0.bias": torch.zeros(1, 8)})
-    content = RecordDict({ARRAYS: to_record(flat(initial_model(t))), OWN: record})
+    record = {"model/dense0.bias": torch.zeros(1, 8)}
+    content = {ARRAYS: flat(initial_model(t)), OWN: record}
     (reply,) = LocalHost(t).train([Request(asked(content, [3]), range(20))])
     assert "'own' must hold nothing, for each of 1 clients, got" in reply.error.reason
 
@@ -86,7 +84,7 @@ def test_common_slots_that_are_not_the_methods_are_refused():
     whole = flat(initial_model(t))
     wrong = {"model/dense0.bias": torch.zeros(5)}
     for arrays in ({"model/dense0.bias": torch.zeros(8)}, whole | wrong, whole | {"b/c": ONE}):
-        contents = [RecordDict({ARRAYS: to_record(some)}) for some in (arrays, whole)]
+        contents = [{ARRAYS: some} for some in (arrays, whole)]
         asked_for = [
             Request(asked(content, [c]), range(20))
             for content, c in zip(contents, (3, 4), strict=True)

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import ConfigRecord, RecordDict
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from torch import nn
@@ -184,7 +183,7 @@ def test_words_that_a_node_tells_are_checked():
         with pytest.raises(ValueError, match="words must be"):
             read_entry(entry)
     twice = describe_node({0: 10}, Kind("int64[4]", 2), told=told)
-    twice.config_records["roster"]["words"] = ["a", "a"]
+    twice["roster"]["words"] = ["a", "a"]
     with pytest.raises(ValueError, match="words must be different"):
         read_entry(twice)
 
@@ -201,11 +200,11 @@ def test_a_policy_holds_of_words_as_of_sums():
 
 def test_a_tokenizer_travels_in_messages():
     for text in (Tokenizer("words", ("a", "\u00e9")), Tokenizer("tokenizers", file="{}")):
-        content = RecordDict({CONFIG: ConfigRecord(units_entries(Units(text=text)))})
+        content = {CONFIG: units_entries(Units(text=text))}
         assert units_of(content) == Units(text=text)
     right = units_entries(Units(text=text))
     for wrong in ({"text-by": "x"}, {"text-words": [1]}, {"text-file": 2.0}):
-        content = RecordDict({CONFIG: ConfigRecord(right | wrong)})
+        content = {CONFIG: right | wrong}
         with pytest.raises(EngramError, match="units must be"):
             units_of(content)
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from engram.client import app as module
-from engram.client.app import app
+from engram.client.app import answer_question
 from engram.core.slots import flat
 from engram.sites import ledger as ledgers
 from engram.sites.ledger import LEDGER, Ledger
-from engram.wire.messages import local_run, name_message, node_context
+from engram.wire.messages import EVALUATE, TRAIN, Content, NodeContext, Question, Reply
 from engram.wire.wire import (
     ARRAYS,
     CLIENTS,
@@ -31,8 +30,8 @@ from engram.wire.wire import (
     OWN,
     ROSTER_QUERY,
     SECONDS,
+    digest,
     read_list,
-    to_record,
 )
 from tests.fuzz.counts import Counts, main
 from tests.sites.budgets import DELTA, epsilon_of
@@ -67,7 +66,6 @@ def attack(here: Path, requests: int, seed: int) -> Found:
     (here / "policy.toml").write_text(f"epsilon = {EPSILON}\ndelta = {DELTA}\n")
     found, known = Found(), dict[str, list[bytes]]()
     book = Ledger(here / LEDGER, EPSILON, DELTA)
-    local_run()
     settings = _settings(random.Random(str(seed)))
     for number in range(requests):
         rng = random.Random(f"{seed}/{number}")
@@ -83,7 +81,7 @@ def attack(here: Path, requests: int, seed: int) -> Found:
         found.costs += [(2 / settings["noise_multiplier"]) ** 2 for _ in added]
         if len(added) > 1 or any(line["kind"] != kind for line in added):
             found.wrong.append(f"one request has added {added}")
-        if reply.has_error():
+        if reply.error:
             spent = "budget is spent" in str(reply.error.reason)
             found.answers["spent" if spent else "refused"] += 1
             continue
@@ -91,11 +89,11 @@ def attack(here: Path, requests: int, seed: int) -> Found:
         _check(found, kind, reply.content, settings)
         if kind != ROSTER_QUERY:
             told = _bytes(reply.content)
-            if told in known.get(content.object_id, []):
+            if told in known.get(digest(content), []):
                 continue
             if not added:
                 found.wrong.append(f"an answer to {kind} was new, and not paid")
-            known.setdefault(content.object_id, []).append(told)
+            known.setdefault(digest(content), []).append(told)
             releases = max(Counter(_ids(reply.content)).values())
             found.released.append(releases * (2 / settings["noise_multiplier"]) ** 2)
     _recount(found, book)
@@ -129,11 +127,11 @@ def _settings(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def _request(rng: random.Random, settings: dict[str, Any]) -> tuple[str, RecordDict]:
-    kind = rng.choice((MessageType.TRAIN,) * 4 + (MessageType.EVALUATE,) * 3 + (ROSTER_QUERY,))
+def _request(rng: random.Random, settings: dict[str, Any]) -> tuple[str, Content]:
+    kind = rng.choice((TRAIN,) * 4 + (EVALUATE,) * 3 + (ROSTER_QUERY,))
     if kind == ROSTER_QUERY:
         asked: dict[str, Any] = rng.choice(({}, {}, {COLUMNS: True}, {MODEL: "{}"}))
-        return kind, RecordDict({CONFIG: ConfigRecord(asked)})
+        return kind, {CONFIG: asked}
     values: dict[str, Any] = {
         "server-round": rng.choice((1, 1, 2, 2**40)),
         "training": f"{rng.choice((1, 1, 2)):016x}",
@@ -145,8 +143,8 @@ def _request(rng: random.Random, settings: dict[str, Any]) -> tuple[str, RecordD
         values[key] = rng.choice((0, 1, 2, True, False, "x", 10**6))
     like = {key: value for key, value in settings.items() if key in ("method", "seed")}
     records, own = _slots(tuple(values[CLIENTS]), **like)
-    sent: dict[str, Any] = {ARRAYS: to_record(records), CONFIG: ConfigRecord(values)}
-    return kind, RecordDict(sent | ({OWN: to_record(own)} if own else {}))
+    sent: dict[str, Any] = {ARRAYS: records, CONFIG: values}
+    return kind, sent | ({OWN: own} if own else {})
 
 
 @cache
@@ -156,34 +154,33 @@ def _slots(clients: tuple[int, ...], **like: Any) -> Any:
 
 
 def _ask(
-    here: Path, rng: random.Random, kind: str, content: RecordDict, settings: dict[str, Any]
-) -> Message:
-    message = Message(content, dst_node_id=7, message_type=kind)
-    name_message(message, message.object_id)
+    here: Path, rng: random.Random, kind: str, content: Content, settings: dict[str, Any]
+) -> Reply:
+    question = Question(7, kind, content)
     node = {"partition-id": 0, "num-partitions": 10, "state": str(here), "policy": str(here)}
     config = small_of_any(**settings).to_config()
-    return app(message, node_context(rng.choice((1, 2)), 7, node, config))
+    return answer_question(question, NodeContext(rng.choice((1, 2)), node, config))
 
 
-def _bytes(content: RecordDict) -> bytes:
-    arrays = [a.data for record in content.array_records.values() for a in record.values()]
-    return b"".join(arrays) + repr(sorted(content.config_records[CLIENTS].items())).encode()
+def _bytes(content: Content) -> bytes:
+    arrays = [array.numpy().tobytes() for array in content.get(ARRAYS, {}).values()]
+    return b"".join(arrays) + repr(sorted(content[CLIENTS].items())).encode()
 
 
-def _ids(content: RecordDict) -> list[int]:
-    return read_list(content.config_records[CLIENTS], "ids", int)
+def _ids(content: Content) -> list[int]:
+    return read_list(content[CLIENTS], "ids", int)
 
 
-def _check(found: Found, kind: str, content: RecordDict, settings: dict[str, Any]) -> None:
+def _check(found: Found, kind: str, content: Content, settings: dict[str, Any]) -> None:
     """Notes an answer that tells what has no noise."""
     if settings["privacy"] != "local":
         found.wrong.append(f"{kind} was answered under privacy {settings['privacy']}")
     if kind == ROSTER_QUERY:
         return
-    details, metrics = content.config_records[CLIENTS], content.metric_records[METRICS]
+    details, metrics = content[CLIENTS], content[METRICS]
     if metrics["num-examples"] != len(_ids(content)):
         found.wrong.append(f"a number of rows is told: {metrics}")
-    if kind == MessageType.TRAIN:
+    if kind == TRAIN:
         rest = details.get("losses"), details.get("failed"), SECONDS in details
         if rest != ([], [], False) or metrics.keys() != {"num-examples"}:
             found.wrong.append(f"training tells {details} {metrics}")

@@ -15,16 +15,16 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from engram.client.app import app
+from engram.client.app import answer_question
 from engram.cohort.trainer.sampler import Sampler
 from engram.core.slots import flat
-from engram.settings.errors import REFUSED
+from engram.link.records import from_contents, to_parts
+from engram.settings.errors import REFUSED, EngramError
 from engram.settings.families import METHODS
 from engram.sites.audit import AUDIT, Audit
-from engram.wire.messages import local_run, name_message, node_context
-from engram.wire.wire import CONFIG, DIVERGED, ROSTER_QUERY, to_record
+from engram.wire.messages import EVALUATE, TRAIN, Content, NodeContext, Question
+from engram.wire.wire import CONFIG, DIVERGED, ROSTER_QUERY
 from tests.fuzz.counts import Measured, main
 from tests.fuzz.folders import small as quick
 from tests.fuzz.settings import setting
@@ -43,7 +43,7 @@ rounds-a-day = 5000
 privacy = ["none", "local"]
 """
 
-_KINDS: Final = (ROSTER_QUERY, MessageType.TRAIN, MessageType.TRAIN, MessageType.EVALUATE)
+_KINDS: Final = (ROSTER_QUERY, TRAIN, TRAIN, EVALUATE)
 _FIT: Final = ("fedavg", "fedprox", "fedper", "fedbabu", "local", "local-moml", "ditto", "fedem")
 _WORK: Final = ("local-steps", "local-epochs", "batch-size", "adapt-steps", "hidden", "num-clients")
 _HUGE: Final = (20, 21, 100, 10**4, 10**5, 10**6, "1048576", "4096,4096", "1048576,1048576")
@@ -74,7 +74,6 @@ def attack(here: Path, requests: int, seed: int) -> Seen:
     _prepare(here)
     node = {"partition-id": 0, "num-partitions": 1, "state": str(site), "policy": str(site)}
     node |= {"memory-budget": 1 / 16}
-    local_run()
     with _watched(seen, here):
         for number in range(-20, requests):  # the first ones load what all need
             rng = random.Random(f"{seed}/{number}")
@@ -104,22 +103,19 @@ def _ask(rng: random.Random, here: Path, node: dict[str, Any], seen: Seen, *, wh
     config |= {"local-steps": rng.choice((2, STEPS))} if fits else quick(method)
     kind = rng.choice(_KINDS)
     content = (
-        _content(rng, method if fits else _FIT[0], whole=whole)
-        if kind != ROSTER_QUERY
-        else RecordDict()
+        _content(rng, method if fits else _FIT[0], whole=whole) if kind != ROSTER_QUERY else {}
     )
     for _ in range(0 if whole else rng.choice((0, 0, 1, 1, 2, 4))):
         config |= dict([_other(rng, here, method)])
-    message = Message(content, dst_node_id=7, message_type=kind)
-    name_message(message, message.object_id)
+    question = Question(7, kind, content)
     number = rng.choice((1, 2, 3, 2**40))
     try:
-        reply = app(message, node_context(number, 7, node, config))
+        reply = answer_question(question, NodeContext(number, node, config))
     except Exception as error:  # the worker makes it a reply; a site must not be told less
         seen.answers["raised"] += 1
         seen.wrong.append(f"{kind} {_brief(config)}: {type(error).__name__}: {error}")
         return
-    if reply.has_error():
+    if reply.error:
         reason = str(reply.error.reason)
         policy = "policy" if "this site's policy" in reason else "refused"
         seen.answers[policy if reply.error.code == REFUSED else f"code {reply.error.code}"] += 1
@@ -144,7 +140,7 @@ def _other(rng: random.Random, here: Path, method: str) -> tuple[str, Any]:
     return rng.choice(list(small(method="fedavg").to_config())), value(rng)
 
 
-def _content(rng: random.Random, method: str, *, whole: bool) -> RecordDict:
+def _content(rng: random.Random, method: str, *, whole: bool) -> Content:
     training = f"{_FIT.index(method):016x}"
     asked: dict[str, Any] = {"server-round": 1, "training": training, "clients": [0]}
     model = dict(flat(_model(method)))
@@ -157,15 +153,16 @@ def _content(rng: random.Random, method: str, *, whole: bool) -> RecordDict:
         if rng.random() < 0.3:
             shape = rng.choice(((1,), (1000, 1000), (0, 5), (300, 300)))
             model[rng.choice([*model, "x"])] = torch.full(shape, rng.choice((0.0, 1e38, np.nan)))
-    record = ConfigRecord({key: held for key, held in asked.items() if _is_sent(held)})
-    return RecordDict({"arrays": to_record(model), CONFIG: record})
+    record = {key: held for key, held in asked.items() if _is_sent(held)}
+    return {"arrays": model, CONFIG: record}
 
 
 def _is_sent(held: Any) -> bool:
-    """Whether Flower can send a value."""
+    """Whether a message can have a value."""
     try:
-        return bool(RecordDict({CONFIG: ConfigRecord({"x": held})}).object_id)
-    except (TypeError, ValueError):
+        sent = b"".join(to_parts({CONFIG: {"x": held}}))
+        return bool(from_contents([sent], 2**20))
+    except (TypeError, ValueError, EngramError):
         return False
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from engram.bandits.federation.meta_ban_messages import read_arms, read_predictions
 from engram.client.hosts import Opening, host_of
@@ -29,8 +28,9 @@ from engram.tables.federation.molar_messages import (
 )
 from engram.tables.shrinkage import Shared
 from engram.tables.site import SiteEstimate
+from engram.wire.messages import Content, Entries, Reply
 from engram.wire.roster import describe_node, read_entry
-from engram.wire.wire import floats_record, to_record
+from engram.wire.wire import arrays_of, floats_record
 from tests.fuzz.folders import quick_experiment
 from tests.fuzz.spoil import HUGE, VALUES, spoil_bytes
 
@@ -43,9 +43,9 @@ _LISTS: Final[tuple[Any, ...]] = (
 )
 
 
-def spoil_content(rng: random.Random, content: RecordDict) -> RecordDict:
+def spoil_content(rng: random.Random, content: Content) -> Content:
     """Returns a corrupted copy of a message's content."""
-    spoilt = RecordDict(dict(content))
+    spoilt = dict(content)
     if not spoilt:
         return spoilt
     name = rng.choice(list(spoilt))
@@ -54,56 +54,32 @@ def spoil_content(rng: random.Random, content: RecordDict) -> RecordDict:
         del spoilt[name]
     elif what == 1:
         spoilt[rng.choice(("arrays", "clients", "metrics", "roster", "é", ""))] = spoilt.pop(name)
-    elif isinstance(record, ArrayRecord):
+    elif any(isinstance(value, torch.Tensor) for value in record.values()):
         spoilt[name] = _other_arrays(rng, record)
     else:
         kept = {key: held for key, held in record.items() if what != 2 or rng.random() < 0.7}
         if kept or what == 3:
             kept[rng.choice([*kept, "x"])] = rng.choice(rng.choice((_PLAIN, _LISTS, HUGE[:6])))
-        spoilt[name] = _record(type(record), kept)
+        spoilt[name] = kept
     return spoilt
 
 
-def _record(kind: type[Any], entries: dict[str, Any]) -> Any:
-    found = kind()
-    for key, held in entries.items():
-        try:
-            found[key] = held
-        except (TypeError, ValueError):  # Flower cannot send it
-            found[key] = 1
-    return found
-
-
-def _other_arrays(rng: random.Random, record: ArrayRecord) -> ArrayRecord:
-    found = ArrayRecord(dict(record)) if record else ArrayRecord()
-    if not found:
+def _other_arrays(rng: random.Random, record: Entries) -> Entries:
+    if not (found := dict(record)):
         return found
     name = rng.choice(list(found))
-    old = found[name]
-    what = rng.randrange(7)
+    old, what = found[name], rng.randrange(4)
     if what == 0:
         del found[name]
     elif what == 1:
         found[rng.choice(("x", "", "coef"))] = found.pop(name)
     elif what == 2:
-        found[name] = Array(old.dtype, old.shape, old.stype, spoil_bytes(rng, old.data))
-    elif what == 3:
-        shape = rng.choice(((), (0,), (2**40,), (1, 2**62), (-1,), (3, 1)))
-        found[name] = Array(old.dtype, shape, old.stype, old.data)
-    elif what == 4:
-        kind = rng.choice(("object", "int64", "float16", "x", "float64"))
-        found[name] = Array(kind, old.shape, old.stype, old.data)
-    elif what == 5:
-        array = np.array(rng.choice((np.nan, np.inf, -1.0, 1e308, 0.0)), dtype=np.float64)
-        claimed = [n if 0 <= n < 100 else 1 for n in old.shape]  # it may be corrupted already
-        found[name] = Array(np.broadcast_to(array, claimed).astype(_dtype(old.dtype)))
+        value = rng.choice((torch.nan, torch.inf, -1.0, 1e308, 0.0))
+        found[name] = torch.full(old.shape, value, dtype=torch.float64)
     else:
-        found[name] = Array(np.zeros(rng.choice(((0,), (3,), (2, 3))), dtype=_dtype(old.dtype)))
+        dtype = rng.choice((torch.float32, torch.float64, torch.int64, torch.float16))
+        found[name] = torch.zeros(rng.choice(((), (0,), (3,), (2, 3))), dtype=dtype)
     return found
-
-
-def _dtype(name: str) -> Any:
-    return name if name in ("float32", "float64", "int64") else "float64"
 
 
 def _documented(read: Callable[[], object], *errors: type[Exception]) -> None:
@@ -127,9 +103,7 @@ def contents(rng: random.Random, here: Path) -> None:
     """A message's records as bytes."""
     del here
     size = rng.choice((3, 400_000))
-    content = RecordDict(
-        {"arrays": to_record({"w": torch.ones(size)}), "config": ConfigRecord({"a": 1})}
-    )
+    content = {"arrays": {"w": torch.ones(size)}, "config": {"a": 1}}
     sent = [spoil_bytes(rng, b"".join(each.parts)) for each in to_contents(content)]
     from_contents(sent, math.inf)
 
@@ -139,7 +113,7 @@ def estimates(rng: random.Random, here: Path) -> None:
     del here
     site = SiteEstimate(np.ones(3), np.ones(3), 20.0, 1.0, 17.0)
     shared = Shared(np.ones(3), 20.0)
-    kinds: Sequence[tuple[ArrayRecord, Callable[[ArrayRecord], object]]] = (
+    kinds: Sequence[tuple[Entries, Callable[[Entries], object]]] = (
         (site_record([site, site], 3), lambda r: read_sites(r, 2, 3)),
         (shared_record(SharedEstimate(shared, np.ones(3))), lambda r: read_shared(r, 3)),
         (parameters_record([shared, None], 3), lambda r: read_parameters(r, 2)),
@@ -150,7 +124,7 @@ def estimates(rng: random.Random, here: Path) -> None:
     spoilt = record
     for _ in range(rng.choice((1, 1, 2))):
         spoilt = _other_arrays(rng, spoilt)
-    _documented(lambda: read(spoilt), KeyError, TypeError, ValueError)
+    _documented(lambda: read(arrays_of({"r": spoilt}, "r")), KeyError, TypeError, ValueError)
 
 
 class _Spoiling(InProcessGrid):
@@ -161,10 +135,10 @@ class _Spoiling(InProcessGrid):
         self._rng = rng
         self._share = rng.choice((0.05, 0.3))
 
-    def _answer(self, kind: str, requests: Sequence[Request]) -> list[Message]:
+    def _answer(self, kind: str, requests: Sequence[Request]) -> list[Reply]:
         replies = super()._answer(kind, requests)
         for reply in replies:
-            if reply.has_content() and self._rng.random() < self._share:
+            if not reply.error and self._rng.random() < self._share:
                 for _ in range(self._rng.choice((1, 1, 3))):
                     reply.content = spoil_content(self._rng, reply.content)
         return replies

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+import torch
 
 from engram.guards.noise import secret_noise
 from engram.link.records import from_contents, to_parts
 from engram.server.roster import query_roster
 from engram.settings.errors import Refused
 from engram.strategies import STRATEGIES
+from engram.wire.messages import Content, Entries, Question, Reply
 from tests.fuzz.counts import Measured, main
 from tests.fuzz.messages import spoil_content
 from tests.fuzz.spoil import spoil_bytes
@@ -41,8 +42,8 @@ class Stage(NamedTuple):
 
     name: str
     strategy: Any
-    asked: list[Message]
-    honest: list[RecordDict]
+    asked: list[Question]
+    honest: list[Content]
     trains: bool
 
 
@@ -66,14 +67,14 @@ def _stages(name: str, settings: dict[str, Any]) -> list[Stage]:
     roster, found = query_roster(grid, e.num_clients), []
     for trains in (True, False):
         strategy: Any = STRATEGIES[e.own.plug_in].build(e, roster, secret_noise)
-        asked = list(strategy.configure_train(1, strategy.init(), ConfigRecord(), grid))
-        replies = list(grid.send_and_receive(asked))
+        asked = list(strategy.configure_train(1, strategy.init(), {}, grid))
+        replies = list(grid.ask(asked, timeout=60))
         if not trains:
             arrays = strategy.aggregate_train(1, replies)[0]
-            asked = list(strategy.configure_evaluate(1, arrays, ConfigRecord(), grid))
-            replies = list(grid.send_and_receive(asked))
-        answers = {reply.metadata.reply_to_message_id: reply.content for reply in replies}
-        honest = [answers[message.metadata.message_id] for message in asked]
+            asked = list(strategy.configure_evaluate(1, arrays, {}, grid))
+            replies = list(grid.ask(asked, timeout=60))
+        answers = {reply.question: reply.content for reply in replies}
+        honest = [answers[question] for question in asked]
         what = f"{name} {'update' if trains else 'scores'}"
         found.append(Stage(what, strategy, asked, honest, trains))
     return found
@@ -81,17 +82,15 @@ def _stages(name: str, settings: dict[str, Any]) -> list[Stage]:
 
 def _round(rng: random.Random, stage: Stage, seen: Measured) -> None:
     """Has a round's replies screened, most of which are hostile."""
-    contents: list[RecordDict | None] = list(stage.honest)
+    contents: list[Content | None] = list(stage.honest)
     told: dict[int, str] = {}
     for client in LIARS:
         told[client], contents[client] = _hostile(rng, stage, client)
     sent = [
-        Message(content, reply_to=message)
-        for message, content in zip(stage.asked, contents, strict=True)
+        Reply(question, content)
+        for question, content in zip(stage.asked, contents, strict=True)
         if content is not None
     ]
-    again = [sent[rng.randrange(len(sent))] for _ in range(rng.choice((0, 0, 1, 3)))]
-    sent += again  # copies, which come before or after
     rng.shuffle(sent)
     try:
         numbers = _merged(stage, sent)
@@ -112,7 +111,7 @@ def _round(rng: random.Random, stage: Stage, seen: Measured) -> None:
             seen.wrong.append(f"{stage.name} {told}: client {client} is left out for others")
 
 
-def _outcome(stage: Stage, content: RecordDict | None, *, left_out: bool) -> str:
+def _outcome(stage: Stage, content: Content | None, *, left_out: bool) -> str:
     if content is None:
         return "unreadable"
     if not stage.trains:
@@ -120,7 +119,7 @@ def _outcome(stage: Stage, content: RecordDict | None, *, left_out: bool) -> str
     return "update left out" if left_out else "update merged"
 
 
-def _merged(stage: Stage, sent: list[Message]) -> list[Any]:
+def _merged(stage: Stage, sent: list[Reply]) -> list[Any]:
     """Returns the numbers that a strategy makes of a round's replies."""
     if stage.trains:
         arrays, _ = stage.strategy.aggregate_train(1, sent)
@@ -132,7 +131,7 @@ def _merged(stage: Stage, sent: list[Message]) -> list[Any]:
     return [np.array([value for value in found.values() if isinstance(value, int | float)])]
 
 
-def _hostile(rng: random.Random, stage: Stage, client: int) -> tuple[str, RecordDict | None]:
+def _hostile(rng: random.Random, stage: Stage, client: int) -> tuple[str, Content | None]:
     """Returns what a reply is like, and its content; None if the server cannot read it."""
     honest, what = stage.honest[client], rng.randrange(8)
     if what < 3:
@@ -153,9 +152,7 @@ def _hostile(rng: random.Random, stage: Stage, client: int) -> tuple[str, Record
     return _large(rng, honest)
 
 
-def _sent(
-    content: RecordDict, way: Callable[[bytes], bytes] = lambda data: data
-) -> RecordDict | None:
+def _sent(content: Content, way: Callable[[bytes], bytes] = lambda data: data) -> Content | None:
     """Returns content as it comes over a link; None if that cannot read it."""
     try:
         data = b"".join(to_parts(content))
@@ -167,87 +164,84 @@ def _sent(
         return None
 
 
-def _large(rng: random.Random, honest: RecordDict) -> tuple[str, RecordDict]:
+def _large(rng: random.Random, honest: Content) -> tuple[str, Content]:
     """Returns a reply with something that is large, or says that it is."""
     kinds: dict[str, Any] = {name: type(record) for name, record in honest.items()}
-    content = RecordDict({name: kinds[name](dict(record)) for name, record in honest.items()})
-    how = rng.choice((_text, _list, _names, _array, _records))
+    content = {name: kinds[name](dict(record)) for name, record in honest.items()}
+    how = rng.choice((_text, _list, _names, _records))
     how(rng, content)
     return how.__doc__ or "", content
 
 
 @cache
-def _once(make: Callable[[], RecordDict]) -> RecordDict:
+def _once(make: Callable[[], Content]) -> Content:
     """Returns large records as they come over a network; making them is what takes longest."""
     found = _sent(make())
     assert found is not None
     return found
 
 
-def _lists() -> RecordDict:
+def _lists() -> Content:
     long: dict[str, Any] = {"0": [0] * 10**5, "x": ["x"] * 10**4, "0.0": [0.0] * 10**5}
-    return RecordDict({"long": ConfigRecord(long)})
+    return {"long": long}
 
 
-def _metrics() -> RecordDict:
+def _metrics() -> Content:
     metrics = {f"{i}-{'accuracy' * 10}\n\x1b[2J": i / 2000 for i in range(2000)}
-    return RecordDict({"metrics": MetricRecord({**metrics})})
+    return {"metrics": {**metrics}}
 
 
-def _many() -> RecordDict:
-    return RecordDict({f"record {i}": ConfigRecord({"x" * 100: i / 300}) for i in range(300)})
+def _many() -> Content:
+    return {f"record {i}": {"x" * 100: i / 300} for i in range(300)}
 
 
-def _text(rng: random.Random, content: RecordDict) -> None:
+def _values(content: Content) -> list[Entries]:
+    """Records without tensors: those with tensors have nothing else."""
+    each = content.values()
+    return [one for one in each if not any(isinstance(x, torch.Tensor) for x in one.values())]
+
+
+def _text(rng: random.Random, content: Content) -> None:
     """A text of a megabyte."""
-    for record in content.config_records.values():
+    for record in _values(content):
         record[rng.choice([*record, "x"])] = "é" * 2**19
 
 
-def _list(rng: random.Random, content: RecordDict) -> None:
+def _list(rng: random.Random, content: Content) -> None:
     """A long list."""
-    long = list(_once(_lists).config_records["long"].values())
-    for record in content.config_records.values():
+    long = list(_once(_lists)["long"].values())
+    for record in _values(content):
         record[rng.choice([*record, "x"])] = rng.choice(long)
 
 
-def _names(rng: random.Random, content: RecordDict) -> None:
+def _names(rng: random.Random, content: Content) -> None:
     """Metrics of many names."""
     del rng
     content["metrics"] = _once(_metrics)["metrics"]
 
 
-def _array(rng: random.Random, content: RecordDict) -> None:
-    """An array that says it is huge: in its record, and in the bytes, too."""
-    for record in content.array_records.values():
-        name = rng.choice(list(record))
-        head = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (%d,), }"
-        lies = (head % 2**40).ljust(127) + b"\n"
-        data = rng.choice((record[name].data, lies))
-        record[name] = Array("float32", (2**40,), "numpy.ndarray", data)
-
-
-def _records(rng: random.Random, content: RecordDict) -> None:
+def _records(rng: random.Random, content: Content) -> None:
     """Many records."""
     del rng
     for name, record in _once(_many).items():
         content[name] = record
 
 
-def _fault(content: RecordDict, honest: RecordDict) -> str:
+def _fault(content: Content, honest: Content) -> str:
     """Returns why an update must not be merged, in independent words; "" if it may."""
     for name, record in honest.items():
         if name == "metrics" and "sites" in honest:  # of tables, rows are the roster's alone
             continue
         theirs: Any = content.get(name)
-        if type(theirs) is not type(record):
+        if theirs is None:
             return f"{name} is missing"
-        if isinstance(record, ArrayRecord) and set(theirs) != set(record):
+        tensors = all(isinstance(value, torch.Tensor) for value in record.values())
+        if record and tensors and set(theirs) != set(record):
             return f"{name} has other arrays"
         values: dict[str, Any] = dict(record)
         given: dict[str, Any] = dict(theirs)
         for key, value in values.items():
-            if isinstance(value, Array):
+            if isinstance(value, torch.Tensor):
                 mine, other = value.numpy(), given[key].numpy()
                 if (mine.shape, mine.dtype) != (other.shape, other.dtype):
                     return f"{key} has shape {other.shape} and dtype {other.dtype}"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from flwr.serverapp.strategy import FedAvg as Flowers
 from torch.testing import assert_close
@@ -23,8 +23,7 @@ from engram.guards.robust.choices import robust_center
 from engram.methods.fedavg import FedAvg
 from engram.methods.pfedme import PFedMe
 from engram.methods.scaffold import Scaffold
-from engram.wire.messages import local_run
-from engram.wire.wire import to_params, to_record
+from engram.wire.flower import HostGrid, from_flower, to_flower
 from tests.methods.problem import WIDTH, W, built, draw, plus, run_round
 from tests.methods.test_contract import CASES
 from tests.samples import entry
@@ -158,15 +157,13 @@ def test_it_is_flowers_wrapper_around_the_mean(monkeypatch):
     # Its noise is drawn from numpy's global generator; here it is as many ones as its deviation.
     monkeypatch.setattr(np.random, "normal", lambda mean, std, shape: np.full(shape, std))
     wrapper = DifferentialPrivacyServerSideFixedClipping(Flowers(), 0.8, 0.5, 4)
-    wrapper.current_arrays, ends = to_record(W), [*ENDS[:2], draw(9), ENDS[3]]
-    local_run()
-    query = Message(RecordDict(), dst_node_id=1, message_type="train")
-    metrics = MetricRecord({"num-examples": 7})
+    query = HostGrid(None).create_message(to_flower({"arrays": W}), "train", 1, "")
+    wrapper.current_arrays, ends = query.content["arrays"], [*ENDS[:2], draw(9), ENDS[3]]
+    metrics = {"num-examples": 7}
     replies = [
-        Message(RecordDict({"arrays": to_record(one), "metrics": metrics}), reply_to=query)
-        for one in ends
+        Message(to_flower({"arrays": one, "metrics": metrics}), reply_to=query) for one in ends
     ]
-    theirs = to_params(wrapper.aggregate_train(1, replies)[0])
+    theirs = from_flower({"arrays": wrapper.aggregate_train(1, replies)[0]})["arrays"]
     assert_close(private(ends, normal=torch.ones, multiplier=0.8), theirs, rtol=0, atol=1e-6)
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from engram.client.disk_memory import DiskStore
 from engram.core.method import Update
@@ -14,7 +13,6 @@ from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate
-from engram.wire.wire import to_params, to_record
 from tests.samples import EIGHT, entry
 from tests.support import grid, initial_model, small, strategy_of, train_clients, trainer
 
@@ -158,12 +156,12 @@ def test_a_reply_of_impossible_codes_is_left_out():
     e = small(method="fedavg", compress="top-k", hidden="64", clients_per_round=10)
     nodes = grid(trainer(e), 10)
     strategy, model = strategy_of(e, nodes)
-    asked = list(strategy.configure_train(1, to_record(model), ConfigRecord(), nodes))
-    replies = [*nodes.send_and_receive(asked)]
+    asked = list(strategy.configure_train(1, model, {}, nodes))
+    replies = nodes.ask(asked, timeout=60)
     for reply in replies[:3]:
-        arrays = reply.content.array_records["arrays"]
+        arrays = reply.content["arrays"]
         (name,) = arrays
-        reply.content["arrays"] = to_record({name: torch.full_like(to_params(arrays)[name], 255)})
+        reply.content["arrays"] = {name: torch.full_like(arrays[name], 255)}
     _, metrics = strategy.aggregate_train(1, replies)
     assert metrics["rejected-malformed"] == 3
     assert metrics["clients"] == 7

@@ -185,7 +185,7 @@ ROWS_ONLY = 'privacy = ["example"]'
 
 def test_a_node_notes_its_steps_and_sends_neither_losses_nor_seconds(tmp_path):
     policy(tmp_path, epsilon=50.0, more=ROWS_ONLY)
-    assert roster(tmp_path, **NODE).has_content()
+    assert roster(tmp_path, **NODE).error is None
     for nonce in ("a", "b"):
         reply = train(tmp_path, nonce=nonce, **NODE)
         details = reply.content[CLIENTS]
@@ -212,7 +212,7 @@ def test_a_budget_of_rows_ends(tmp_path):
     rows, e = len(trainer(small(**NODE)).data.train.rows[0]), small(**NODE)
     policy(tmp_path, epsilon=spent(e, 2, rows) + 1e-9, more=ROWS_ONLY)
     answers = [train(tmp_path, nonce=str(i), **NODE) for i in range(3)]
-    assert [answer.has_content() for answer in answers] == [True, True, False]
+    assert [not answer.error for answer in answers] == [True, True, False]
     assert "this site's privacy budget is spent" in told(answers[-1])
 
 

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.clientapp.mod import LocalDpMod
 
 from engram.client.hosts.local import LocalHost
@@ -18,8 +18,8 @@ from engram.core.tree import norm
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.link.node_config import NodeConfig
 from engram.sites.policy import UNLIMITED
-from engram.wire.messages import local_run
-from engram.wire.wire import to_params, to_record
+from engram.wire.flower import HostGrid, from_flower, to_flower
+from engram.wire.messages import TRAIN, Question
 from tests.samples import EIGHT, sampled
 from tests.support import (
     PROTECTED,
@@ -150,15 +150,14 @@ def test_it_is_flowers_local_mod_where_a_node_hosts_one_client(monkeypatch):
     # sensitivity / clip * sqrt(2 ln(1.25 / delta)) / epsilon. Noise: as many ones as deviations.
     multiplier = math.sqrt(2 * math.log(1.25 / 1e-5)) / 6.0
     monkeypatch.setattr(np.random, "normal", lambda mean, std, shape: np.full(shape, std))
-    local_run()
 
     def reply(t, message):
-        return LocalHost(t).train([Request(message, [5])])[0]
+        question = Question(1, TRAIN, from_flower(message.content))
+        (found,) = LocalHost(t).train([Request(question, [5])])
+        return Message(to_flower(found.content), reply_to=message)
 
     def message(model):
-        return Message(
-            RecordDict({"arrays": to_record(model)}), dst_node_id=1, message_type="train"
-        )
+        return HostGrid(None).create_message(to_flower({"arrays": model}), "train", 1, "")
 
     plain = trainer(small_of_any())
     model = flat(initial_model(plain))
@@ -166,5 +165,5 @@ def test_it_is_flowers_local_mod_where_a_node_hosts_one_client(monkeypatch):
     theirs = mod(message(model), None, lambda query, context: reply(plain, query))
     e = small_of_any(privacy="local", clip=0.05, noise_multiplier=multiplier)
     ours = reply(trainer(e, noise=lambda size, *keys: torch.ones(size)), message(model))
-    one, other = (to_params(r.content["arrays"]) for r in (ours, theirs))
+    one, other = (from_flower(each.content)["arrays"] for each in (ours, theirs))
     assert_same(one, {name: leaf.float() for name, leaf in other.items()}, atol=1e-6)

@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from engram.link import content
 from engram.link.blobs import Blob
 from engram.link.questions import Content
 from engram.link.records import from_contents, to_contents, to_parts
 from engram.settings.errors import Refused
-from engram.wire.wire import to_params, to_record
 
-MODEL = to_record({"w": torch.arange(2000.0).reshape(20, 100), "n": torch.tensor(7)})
+MODEL = {"w": torch.arange(2000.0).reshape(20, 100), "n": torch.tensor(7)}
 CONFIG: dict[str, Any] = {
     "rate": 0.5, "whole": 1.0, "seed": 2**63, "on": True, "name": "\u00e9\n", "key": b"\0\xff",
     "keys": [b"a", b"", b"bc"], "none": [], "clients": [3, 1], "texts": ["a", ""],
@@ -31,11 +29,8 @@ def joined(found: list[Content]) -> list[bytes]:
 
 
 def test_records_are_read_as_they_were_sent(tmp_path: Path) -> None:
-    bias = to_record({"b": torch.tensor([True, False])})
-    sent = RecordDict(
-        {"config": ConfigRecord(CONFIG), "arrays": MODEL, "own": bias}
-        | {"metrics": MetricRecord({"loss": 0.25, "counts": [1, 2]})}
-    )
+    bias, metrics = {"b": torch.tensor([True, False])}, {"loss": 0.25, "counts": [1, 2]}
+    sent = {"config": CONFIG, "arrays": MODEL, "own": bias, "metrics": metrics}
     model, rest = joined(to_contents(sent))
     found = from_contents([Blob.write(tmp_path, [model]).view(), memoryview(rest)], 10**6)
     assert list(found) == ["config", "arrays", "own", "metrics"]
@@ -43,7 +38,7 @@ def test_records_are_read_as_they_were_sent(tmp_path: Path) -> None:
     assert all(type(found["config"][key]) is type(value) for key, value in CONFIG.items())
     assert found["metrics"] == {"loss": 0.25, "counts": [1, 2]}
     for name in ("arrays", "own"):
-        read, wanted = to_params(found[name]), to_params(sent[name])
+        read, wanted = found[name], sent[name]
         assert list(read) == list(wanted)
         assert all(torch.equal(read[key], leaf) for key, leaf in wanted.items())
     assert joined(to_contents(found)) == [model, rest]
@@ -53,10 +48,7 @@ def test_records_are_read_as_they_were_sent(tmp_path: Path) -> None:
 
 def test_messages_with_the_same_model_share_its_content() -> None:
     shared = dict[int, Content]()
-    first, second = (
-        to_contents(RecordDict({"arrays": MODEL, "c": ConfigRecord({"n": n})}), shared)
-        for n in range(2)
-    )
+    first, second = (to_contents({"arrays": MODEL, "c": {"n": n}}, shared) for n in range(2))
     assert first[0] is second[0]
     assert first[1] is not second[1]
 

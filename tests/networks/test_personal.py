@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord
 from torch import nn
 
 from engram.client.hosts.local import LocalHost
@@ -67,12 +66,12 @@ def test_nothing_personal_is_in_a_message():
     grid = InProcessGrid(LocalHost(t), [[client] for client in range(CLIENTS)])
     strategy = Federated.build(e, query_roster(grid, CLIENTS), secret_noise)
     arrays = strategy.init()
-    messages = list(strategy.configure_train(1, arrays, ConfigRecord({"durable": 0}), grid))
-    replies = list(grid.send_and_receive(messages))
+    messages = list(strategy.configure_train(1, arrays, {"durable": 0}, grid))
+    replies = list(grid.ask(messages, timeout=60))
     names = [name for name, _ in CASES["group norm"][0]().named_parameters()]
     shared = {f"model/{name}" for name in names if "head" not in name}
     for message in [*messages, *replies]:
-        assert message.content.array_records[ARRAYS].keys() == shared
+        assert message.content[ARRAYS].keys() == shared
     kept = {name for name in t.store.load(strategy.cohort[0], before=2) if PERSONAL in name}
     assert kept == {f"{PERSONAL}head.weight", f"{PERSONAL}head.bias"}
 

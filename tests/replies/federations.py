@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.server.run import run as run_on
 from engram.settings.experiment import Experiment
 from engram.simulations.grid import InProcessGrid
+from engram.wire.messages import Content, Question, Reply
 from tests.support import small, write_npz
 
 SITES, ROWS = 10, 10
 
-Change = Callable[[str, int, RecordDict], RecordDict | None]
+Change = Callable[[str, int, Content], Content | None]
 
 
 class Odd(InProcessGrid):
@@ -33,26 +33,25 @@ class Odd(InProcessGrid):
         super().__init__(host, [[client] for client in range(sites)])
         self._change = change
 
-    def push_messages(self, messages):
-        messages = list(messages)
-        names = super().push_messages(messages)
-        for message, name in zip(messages, names, strict=True):
-            reply = self._replies[name]
-            if not reply.has_content():
-                continue
-            client = message.metadata.dst_node_id - 1
-            content = self._change(_kind(message), client, reply.content)
-            if content is None:
-                del self._replies[name]
-            elif content is not reply.content:
-                self._replies[name] = Message(content, reply_to=message)
-        return names
+    def ask(self, questions, *, timeout):
+        return [
+            changed
+            for reply in super().ask(questions, timeout=timeout)
+            if (changed := self._changed(reply)) is not None
+        ]
+
+    def _changed(self, reply: Reply) -> Reply | None:
+        if reply.error:
+            return reply
+        question = reply.question
+        content = self._change(_kind(question), question.node - 1, reply.content)
+        return None if content is None else Reply(question, content)
 
 
-def _kind(message: Message) -> str:
-    records = message.content.config_records
+def _kind(question: Question) -> str:
+    records = question.content
     asked = records["config"].get("asked") if "config" in records else None
-    return message.metadata.message_type + (f" {asked}" if asked else "")
+    return question.kind + (f" {asked}" if asked else "")
 
 
 def federations(folder: Path) -> dict[str, dict]:

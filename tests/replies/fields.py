@@ -3,14 +3,15 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+import torch
+
+from engram.wire.messages import Content
 
 MISSING = object()
 NUMBERS = {"NaN": np.nan, "infinite": np.inf, "1e308": 1e308, "-1e200": -1e200, "1e30": 1e30}
 NUMBERS |= {"denormal": 5e-324, "zero": 0.0}
 WHOLE = {"negative": -1, "huge": 2**62, "of 5,000 digits": 10**5000, "none": 0}
 TEXTS = {"empty": "", "long": "x" * 10**4, "odd": "%s{0}\n\x1b[2J\ud800"}
-RECORDS = {"arrays": ArrayRecord, "metrics": MetricRecord, "a config": ConfigRecord}
 
 
 class Field(NamedTuple):
@@ -20,7 +21,7 @@ class Field(NamedTuple):
     key: str = ""
 
 
-def fields_of(content: RecordDict) -> dict[Field, Any]:
+def fields_of(content: Content) -> dict[Field, Any]:
     """Returns every record of a reply and every entry of each, by its place."""
     found: dict[Field, Any] = {}
     for name, record in content.items():
@@ -28,12 +29,12 @@ def fields_of(content: RecordDict) -> dict[Field, Any]:
     return found
 
 
-def spoiled(content: RecordDict, field: Field, how: str) -> RecordDict:
+def spoiled(content: Content, field: Field, how: str) -> Content:
     """Returns a reply's content with one field as ``others`` describes it.
 
-    It is the honest one where that lacks the field, or Flower itself refuses to send such a value.
+    It is the honest one where that lacks the field.
     """
-    records = {name: type(record)(dict(record)) for name, record in content.items()}
+    records = {name: dict(record) for name, record in content.items()}
     value = fields_of(content).get(field)
     change = {} if value is None else others(value)
     if how not in change:
@@ -41,19 +42,16 @@ def spoiled(content: RecordDict, field: Field, how: str) -> RecordDict:
     place, key = (records[field.record], field.key) if field.key else (records, field.record)
     if change[how] is MISSING:
         del place[key]
-        return RecordDict(records)
-    try:
-        place[key] = change[how]
-    except (TypeError, ValueError):
-        return content
-    return RecordDict(records)
+        return records
+    place[key] = change[how]
+    return records
 
 
 def others(value: Any) -> dict[str, Any]:
     """Returns what may stand in the place of an honest value, by what is wrong with it."""
-    if isinstance(value, ArrayRecord | MetricRecord | ConfigRecord):
-        found = {f"no {name}": kind({}) for name, kind in RECORDS.items()}
-    elif isinstance(value, Array):
+    if isinstance(value, dict):
+        found = {"empty": {}, "of arrays": {"x": torch.zeros(1)}, "of numbers": {"x": 1}}
+    elif isinstance(value, torch.Tensor):
         found = _arrays(value)
     elif isinstance(value, list):
         found = _lists(value)
@@ -82,7 +80,6 @@ def _arrays(value):
         "empty": honest.ravel()[:0],
         "duplicated": np.concatenate([np.atleast_1d(honest)] * 2),
         "of another axis": honest[None],
-        "of texts": np.full(honest.shape, "x"),
         "of halves": honest.astype(np.float16),
         "negated": -honest - 1,
     }
@@ -92,6 +89,4 @@ def _arrays(value):
             if honest.size > 1:
                 changed[f"one {name}"] = honest.copy()
                 changed[f"one {name}"].flat[0] = number
-    found = {name: Array(np.asarray(array)) for name, array in changed.items()}
-    torn = Array(dtype=value.dtype, shape=value.shape, stype=value.stype, data=value.data[:-1])
-    return found | {"torn": torn}
+    return {name: torch.from_numpy(np.asarray(array)) for name, array in changed.items()}

@@ -10,16 +10,16 @@ import re
 import shutil
 
 import pytest
-from flwr.app import Array
+import torch
 
 from engram.link.records import from_contents, to_parts
-from engram.server.grid import PatientGrid
 from engram.server.roster import attendance_of
 from engram.settings.families import METHODS, family
 from engram.strategies import STRATEGIES
 from tests.replies.federations import federations, grid_of, run, settings_of
 from tests.replies.fields import Field, fields_of, others, spoiled
 from tests.samples import EIGHT, sampled
+from tests.server.pushed import patient
 from tests.support import check_lines
 
 LIARS = (0, 2, 3, 5, 6, 7, 8)  # 3 of 10 sites are well, and as many are needed
@@ -86,7 +86,9 @@ def test_no_field_of_a_sites_replies_ends_the_run_of_the_others(name, part, give
     fields = honest(tmp_path / "honest", given[name])
     if name in LIKE:
         there = honest(tmp_path / "like", given[LIKE[name]])
-        fields = {at: v for at, v in fields.items() if at not in there or isinstance(v, Array)}
+        fields = {
+            at: v for at, v in fields.items() if at not in there or isinstance(v, torch.Tensor)
+        }
     check(tmp_path, given[name], part_of(cases_of(fields), part))
     check_lines(lines, 2500)
 
@@ -111,7 +113,7 @@ def test_no_array_of_a_sites_update_ends_the_run_of_the_others(name, part, given
     settings = given["images" if norm else "classes"] | MERGES.get(name, {})
     settings |= {"method": name} if name in METHODS else {}
     fields = honest(tmp_path / "honest", settings)
-    arrays = {at: v for at, v in fields.items() if at[0] == "train" and isinstance(v, Array)}
+    arrays = {at: v for at, v in fields.items() if at[0] == "train" and isinstance(v, torch.Tensor)}
     each = {stem(field.key): ((kind, field), v) for (kind, field), v in arrays.items()}
     if name in METHODS and each.keys() <= {"model/dense", "model/conv"}:
         return  # its update is a model, as that of FedAvg, which the table above has
@@ -159,9 +161,7 @@ def test_no_answer_to_the_roster_query_keeps_others_from_beginning(given, tmp_pa
                 return content
             return from_contents([b"".join(parts)], math.inf)
 
-        attendance = attendance_of(
-            PatientGrid(grid_of(e, change), least=1), e, training="", kind=None
-        )
+        attendance = attendance_of(patient(grid_of(e, change)), e, training="", kind=None)
         attendance.wait(3)
         nodes = attendance.roster().nodes
         assert all(node == c + 1 for c, node in enumerate(nodes) if c not in told)

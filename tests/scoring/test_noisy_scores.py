@@ -14,7 +14,6 @@ from engram.guards.presets import is_scored
 from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from engram.sites.audit import AUDIT, Audit
-from engram.wire.messages import local_run
 from tests.sites.budgets import books, epsilon_of
 from tests.sites.test_budget_runs import SETTINGS, run, sites
 from tests.support import small
@@ -24,7 +23,6 @@ UNSET = {"noise_multiplier": 1.0}  # what a target is solved for
 
 @pytest.fixture(autouse=True)
 def _afresh():
-    local_run()
     module._node.cache_clear()
 
 

@@ -25,8 +25,8 @@ class Late(InProcessGrid):
             if self.comes.get(node, 0) <= self.reached <= self.goes.get(node, 10**6)
         ]
 
-    def push_messages(self, messages):
-        messages = list(messages)
-        for message in messages:
-            self.reached = max(self.reached, config_of(message.content).get("server-round", 0))
-        return super().push_messages(messages)
+    def ask(self, questions, *, timeout):
+        questions = list(questions)
+        for question in questions:
+            self.reached = max(self.reached, config_of(question.content).get("server-round", 0))
+        return super().ask(questions, timeout=timeout)

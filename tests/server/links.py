@@ -1,15 +1,19 @@
 """A link to a SuperLink and its nodes, on a clock of our own."""
 
 import copy
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+import torch
+from flwr.app import Error as MessageError
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from engram.server.grid import PatientGrid
 from engram.settings.errors import BUSY, UNUSABLE
-from engram.wire.messages import SUPERLINK, local_run, name_message
+from engram.wire.flower import FlowerGrid, HostGrid, to_flower
+from engram.wire.messages import TRAIN, Error, Question
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY
 
 
@@ -45,7 +49,7 @@ class Node:
         """Returns when the message is answered; infinity for never."""
         start = max(now, self.free)
         start = max([start, *(end for begin, end in self.away if begin <= start < end)])
-        if start > message.metadata.created_at + message.metadata.ttl:
+        if start > now + message.metadata.ttl:
             return np.inf
         kind = message.metadata.message_type
         self.handled.append(kind)
@@ -67,13 +71,14 @@ class Node:
 class Link(Grid):
     """A SuperLink and its nodes, behind the public methods of Flower's grid."""
 
-    run = None
+    run = SimpleNamespace(run_id=17)
 
     def __init__(self, clock, nodes):
         self.clock = clock
         self.nodes = nodes
         self.messages = {}
-        local_run()
+        self.names = itertools.count()
+        HostGrid(None)  # so that this process makes messages
 
     def set_run(self, run):
         raise NotImplementedError
@@ -93,20 +98,19 @@ class Link(Grid):
 
     def push_messages(self, messages):
         for message in messages:
-            name_message(message, message.object_id)
-            name = message.metadata.message_id
-            assert name not in self.messages, "a SuperLink would take it for the same message"
+            name = message.metadata.__dict__["_message_id"] = str(next(self.names))
             names = [CONFIG] if message.metadata.message_type == ROSTER_QUERY else [ARRAYS, CONFIG]
             assert list(message.content) == names  # sent again, too
             assert message.content[CONFIG]["training"] == TRAINING
             when = self.nodes[message.metadata.dst_node_id].take(self.clock.now, message)
-            expires = message.metadata.created_at + message.metadata.ttl
+            expires = self.clock.now + message.metadata.ttl
             node = message.metadata.dst_node_id
             said = ANSWER
             if self.clock.now < self.nodes[node].busy_until:
                 said = Error(BUSY, "round 7 of run 5")
             elif message.metadata.message_type != ROSTER_QUERY and self.nodes[node].says:
                 said = self.nodes[node].says.pop(0)
+            said = MessageError(*said) if isinstance(said, tuple) else said
             reply = Message(said, reply_to=message)
             self.messages[name] = (node, when, expires, reply)
         return [message.metadata.message_id for message in messages]
@@ -126,41 +130,45 @@ class Link(Grid):
 def off_line(reply):
     """What a SuperLink says in place of a reply of a node that is away."""
     found = error_instead(reply, NODE_GONE, "off line")
-    found.metadata.__dict__["_src_node_id"] = SUPERLINK
+    found.metadata.__dict__["_src_node_id"] = 1  # a SuperLink's
     return found
 
 
 def error_instead(reply, code, reason):
     """An error with the metadata of a reply."""
-    return Message(metadata=copy.deepcopy(reply.metadata), error=Error(code, reason))
+    return Message(metadata=copy.deepcopy(reply.metadata), error=MessageError(code, reason))
 
 
 TRAINING = "0123456789abcdef"
-ANSWER = RecordDict({ARRAYS: ArrayRecord([np.ones(2)])})
+ANSWER = to_flower({ARRAYS: {"w": torch.ones(3, dtype=torch.float64)}})
 RUBBISH = Error(UNUSABLE, "its content has no header")  # what a grid says in place of a reply
 CUT_OFF = Error(UNUSABLE, "3 of its 4 parts did not come")
 NODE_GONE = 5  # Flower's error code for a node that is off line
 
 
-def ask(clients, kind=MessageType.TRAIN, several=1):
-    """A message to each node, for clients of the same number."""
+def ask(clients, kind=TRAIN, several=1):
+    """A question to each node, for clients of the same number."""
 
     def content(client):
-        config = ConfigRecord({CLIENTS: [client] * several, "training": TRAINING})
-        return RecordDict({ARRAYS: ArrayRecord([np.zeros((3, 4))]), CONFIG: config})
+        config = {CLIENTS: [client] * several, "training": TRAINING}
+        return {ARRAYS: {"w": torch.zeros(3, 4, dtype=torch.float64)}, CONFIG: config}
 
-    return [Message(content(client), client, kind) for client in clients]
+    return [Question(client, kind, content(client)) for client in clients]
+
+
+def patient(link, **how):
+    return PatientGrid(FlowerGrid(link), **how)
 
 
 def answered(replies):
-    return sorted(reply.metadata.src_node_id for reply in replies)
+    return sorted(reply.question.node for reply in replies)
 
 
 def exchange(clock, nodes, *, least=1, timeout=60.0, grid=None):
     """One round with every node; returns who answered, how long it took, and the grid."""
-    grid = grid or PatientGrid(Link(clock, nodes), least=least)
+    grid = grid or patient(Link(clock, nodes), least=least)
     start = clock.now
-    replies = list(grid.send_and_receive(ask(grid.get_node_ids()), timeout=timeout))
-    good = [reply for reply in replies if not reply.has_error()]
-    assert all(ARRAYS in reply.content.array_records for reply in good)
+    replies = grid.ask(ask(grid.get_node_ids()), timeout=timeout)
+    good = [reply for reply in replies if not reply.error]
+    assert all(ARRAYS in reply.content for reply in good)
     return answered(good), clock.now - start, grid

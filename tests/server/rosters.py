@@ -4,16 +4,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from flwr.app import ConfigRecord, Message
 
 from engram.data.schema.columns import Kind
 from engram.link.server.membership import Membership
 from engram.server import roster
-from engram.server.grid import PatientGrid
 from engram.server.roster import Attendance, query_roster
 from engram.settings.errors import RunStopped
 from engram.simulations.grid import InProcessGrid
+from engram.wire.messages import Reply
 from engram.wire.roster import describe_node
+from tests.server.pushed import patient
 from tests.support import small, trainer
 
 NAMES = ("client-0", "client-1", "client-2")
@@ -27,10 +27,8 @@ class Scripted(InProcessGrid):
         self.answers = answers
 
     def _answer(self, kind, requests):
-        return [
-            Message(self.answers[r.message.metadata.dst_node_id - 1], reply_to=r.message)
-            for r in requests
-        ]
+        told = [(r.question, self.answers[r.question.node - 1]) for r in requests]
+        return [Reply(q, a) if isinstance(a, dict) else Reply(q, error=a) for q, a in told]
 
 
 def stopped(*answers, num_clients=4):
@@ -46,7 +44,7 @@ def warned(caplog):
 
 def entry(clients, **change):
     content = describe_node(dict.fromkeys(clients, 10), Kind("float32[1,8,8]", 10))
-    content["roster"] = ConfigRecord({**content["roster"], **change})
+    content["roster"] = {**content["roster"], **change}
     return content
 
 
@@ -113,4 +111,4 @@ class Named(Moving):
 def named(names, *nodes, clients=3):
     g = Named(*nodes)
     g.names = names
-    return PatientGrid(g, least=1, membership=Membership(Path("fed/server"), clients))
+    return patient(g, membership=Membership(Path("fed/server"), clients))

@@ -9,7 +9,6 @@ from engram.server.run_start import strategy_of
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from engram.wire.roster import Roster
-from engram.wire.wire import to_params
 from tests.samples import EIGHT, sampled
 from tests.support import assert_same, small_of_any
 
@@ -50,7 +49,7 @@ def test_what_the_server_keeps_for_each_client_goes_on(tmp_path, method):
 def test_means_of_what_clients_keep_begin_anew():
     e = small_of_any(method="scaffold", num_clients=4)
     strategy = strategy_of(e, Roster(range(4), [10] * 4, Kind("float32[1,8,8]", 10)), secret_noise)
-    former = {name: leaf + 1.0 for name, leaf in to_params(strategy.init()).items()}
+    former = {name: leaf + 1.0 for name, leaf in strategy.init().items()}
     for name, leaf in strategy.start_from(former, {}).items():
         assert_same({name: leaf}, {name: former[name] - float(name.startswith("control/"))})
 

@@ -4,15 +4,15 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from engram.link.server.membership import Membership
 from engram.link.server.registration import remove_client, roll
-from engram.server.grid import PatientGrid
 from engram.server.roster_query import Answers
 from engram.settings.errors import AWAITED, UNUSABLE
-from engram.wire.messages import local_run, name_message
+from engram.wire.flower import HostGrid
+from engram.wire.messages import EVALUATE, TRAIN, Error
 from engram.wire.wire import ARRAYS, ROSTER_QUERY
 from tests.link.server.federations import make
 from tests.server.links import (
@@ -27,6 +27,7 @@ from tests.server.links import (
     error_instead,
     exchange,
     off_line,
+    patient,
 )
 
 
@@ -53,7 +54,7 @@ def test_a_node_that_died_and_came_back_is_asked_again(clock):
     who, took, _ = exchange(clock, nodes, least=2)
     assert who == [1, 2]
     assert 8.0 <= took < 10.0  # back after 5, asked again within a look, 3 for the work
-    assert nodes[2].handled == [MessageType.TRAIN] * 2
+    assert nodes[2].handled == [TRAIN] * 2
 
 
 def test_a_node_that_is_gone_costs_one_timeout_and_later_rounds_nothing(clock):
@@ -81,17 +82,17 @@ def test_a_straggler_spoils_its_round_only_and_is_asked_again_when_it_is_free(cl
         rounds += 1
     assert 8 <= rounds <= 16  # the 15 seconds or so that it was late
     assert exchange(clock, nodes, grid=grid, timeout=10)[0] == [1, 2]
-    assert nodes[2].handled == [MessageType.TRAIN, ROSTER_QUERY, MessageType.TRAIN]
+    assert nodes[2].handled == [TRAIN, ROSTER_QUERY, TRAIN]
 
 
 def test_a_roster_query_that_takes_longer_than_it_is_waited_for_is_answered_once(clock):
     nodes = {1: Node(), 2: Node()}
     nodes[2].free = clock.now + 5  # it loads data
-    grid = PatientGrid(Link(clock, nodes), least=1)
+    grid = patient(Link(clock, nodes), least=1)
     queries = ask([1, 2], ROSTER_QUERY)
     for query in queries:
         del query.content[ARRAYS]
-    assert answered(grid.send_and_receive(queries, timeout=2)) == [1]
+    assert answered(grid.ask(queries, timeout=2)) == [1]
     clock.now += 10
     assert grid.get_node_ids() == [1, 2]
     assert list(grid.said) == [2]
@@ -113,14 +114,14 @@ def test_it_is_said_once_which_clients_a_round_waits_for(clock, warnings_of_engr
 
 def test_what_nobody_fetched_in_its_round_is_never_delivered(clock):
     nodes = {1: Node(1.0), 2: Node(1.0, away=[(clock.now + 0.01, clock.now + 40)])}
-    grid = PatientGrid(Link(clock, nodes), least=2)
-    messages = ask([1, 2])
+    grid = patient(Link(clock, nodes), least=2)
+    questions = ask([1, 2])
     clock.now += 0.02  # it has gone off line in between
-    assert answered(grid.send_and_receive(messages, timeout=20)) == [1]
+    assert answered(grid.ask(questions, timeout=20)) == [1]
     clock.now += 60
     while 2 not in grid.get_node_ids():
         clock.now += 1
-    assert MessageType.TRAIN not in nodes[2].handled
+    assert TRAIN not in nodes[2].handled
 
 
 def test_works_over_a_grid_that_knows_no_activations(clock):
@@ -131,16 +132,16 @@ def test_works_over_a_grid_that_knows_no_activations(clock):
             return list(self.nodes)
 
     nodes = {1: Node(), 2: Node(work=90)}
-    who, took, _ = exchange(clock, nodes, grid=PatientGrid(Plain(clock, nodes), least=1))
+    who, took, _ = exchange(clock, nodes, grid=patient(Plain(clock, nodes), least=1))
     assert who == [1]
     assert took >= 60
 
 
 def test_enough_is_counted_in_clients(clock):
     nodes = {1: Node(1.0), 2: Node(5.0, away=[(clock.now + 2, np.inf)])}
-    grid = PatientGrid(Link(clock, nodes), least=3)
+    grid = patient(Link(clock, nodes), least=3)
     start = clock.now
-    assert answered(grid.send_and_receive(ask([1, 2], several=3), timeout=60)) == [1]
+    assert answered(grid.ask(ask([1, 2], several=3), timeout=60)) == [1]
     assert clock.now - start < 5
 
 
@@ -154,8 +155,8 @@ def test_what_a_superlink_deleted_is_sent_again(clock):
 
     begin = clock.now
     nodes = {1: Node(1.0)}
-    grid = PatientGrid(Forgetful(clock, nodes), least=1)
-    assert answered(grid.send_and_receive(ask([1]), timeout=60)) == [1]
+    grid = patient(Forgetful(clock, nodes), least=1)
+    assert answered(grid.ask(ask([1]), timeout=60)) == [1]
     assert len(nodes[1].handled) >= 2
 
 
@@ -165,8 +166,8 @@ def test_replies_to_nothing_that_was_asked_are_not_taken(clock):
             return [*super().pull_messages(message_ids), stray]
 
     stray = _reply()
-    grid = PatientGrid(Chatty(clock, {1: Node()}), least=1)
-    assert answered(grid.send_and_receive(ask([1]), timeout=60)) == [1]
+    grid = patient(Chatty(clock, {1: Node()}), least=1)
+    assert answered(grid.ask(ask([1]), timeout=60)) == [1]
 
 
 def test_a_node_that_is_busy_for_a_part_of_a_round_takes_part_in_it(clock):
@@ -194,9 +195,8 @@ def test_a_round_waits_for_a_sites_approval_only_as_long_as_it_needs_it(clock):
 
 
 def _reply():
-    local_run()
-    (message,) = ask([5])
-    name_message(message, "never sent")
+    message = HostGrid(None).create_message(RecordDict(), TRAIN, 5, "")
+    message.metadata.__dict__["_message_id"] = "never sent"
     return Message(RecordDict(), reply_to=message)
 
 
@@ -228,7 +228,7 @@ def test_nothing_is_taken_from_a_node_that_was_removed_and_nobody_waits_for_it(c
 
     begin, server = clock.now, tmp_path / "fed" / "server"
     link = Taken(clock, {1: Node(6.0), 2: Node(1.0), 3: Node(900.0)})
-    grid = PatientGrid(link, least=3, membership=Membership(server, 3))
+    grid = patient(link, least=3, membership=Membership(server, 3))
     assert exchange(clock, None, grid=grid, timeout=600)[0] == [1]
     assert clock.now - begin < 10
 
@@ -245,7 +245,7 @@ def test_the_reply_of_a_node_that_was_removed_is_none_of_those_that_suffice(cloc
     back, server = clock.now + 8, tmp_path / "fed" / "server"
     away = Node(1.0, away=[(clock.now + 0.5, back)])
     link = Removed(clock, {1: Node(1.0), 2: away, 3: Node(5.0)})
-    grid = PatientGrid(link, least=2, membership=Membership(server, 3))
+    grid = patient(link, least=2, membership=Membership(server, 3))
     assert exchange(clock, None, grid=grid)[0] == [2, 3]
 
 
@@ -254,7 +254,7 @@ def test_a_node_that_says_itself_that_it_is_away_is_not_asked_again_and_again(cl
     who, took, _ = exchange(clock, nodes)
     assert who == []
     assert took < 2
-    assert nodes[2].handled == [MessageType.TRAIN]
+    assert nodes[2].handled == [TRAIN]
 
 
 def test_an_unusable_reply_costs_no_timeout_and_counts_as_none(clock):
@@ -289,7 +289,7 @@ def rounds(clock, nodes, grid, count):
 
 def test_whose_replies_are_of_no_use_repeatedly_is_left_out_for_a_while(clock, log):
     nodes = {1: Node(), 2: Node(says=[RUBBISH, CUT_OFF])}
-    grid = PatientGrid(Link(clock, nodes), least=1)
+    grid = patient(Link(clock, nodes), least=1)
     assert exchange(clock, nodes, grid=grid)[0] == [1]
     assert "suspended" not in grid.costs
     clock.now += 1
@@ -309,25 +309,25 @@ def test_whose_replies_are_of_no_use_repeatedly_is_left_out_for_a_while(clock, l
     clock.now += 10
     assert rounds(clock, nodes, grid, 2) == [[1, 2]] * 2
     assert "suspended" not in grid.costs
-    trains = [kind for kind in nodes[2].handled if kind == MessageType.TRAIN]
+    trains = [kind for kind in nodes[2].handled if kind == TRAIN]
     assert len(trains) == 4
 
 
 def test_who_goes_on_so_is_left_out_for_longer_and_longer(clock):
     nodes = {1: Node(0.1), 2: Node(0.1, says=[RUBBISH] * 1000)}
-    grid = PatientGrid(Link(clock, nodes), least=1)
+    grid = patient(Link(clock, nodes), least=1)
     rounds(clock, nodes, grid, 2 * 360)
-    asked = nodes[2].handled.count(MessageType.TRAIN)
+    asked = nodes[2].handled.count(TRAIN)
     assert 6 <= asked <= 10  # in two hours: 60, 120, ... seconds apart
 
 
 def test_good_replies_in_between_do_not_help_unless_they_are_many(clock):
     nodes = {1: Node(0.1), 2: Node(0.1, says=[ANSWER, RUBBISH] * 20)}
-    grid = PatientGrid(Link(clock, nodes), least=1)
+    grid = patient(Link(clock, nodes), least=1)
     rounds(clock, nodes, grid, 360)
-    assert nodes[2].handled.count(MessageType.TRAIN) < 20
+    assert nodes[2].handled.count(TRAIN) < 20
     nodes = {2: Node(0.1, says=[RUBBISH, *[ANSWER] * 10, RUBBISH])}
-    grid = PatientGrid(Link(clock, nodes), least=1)
+    grid = patient(Link(clock, nodes), least=1)
     assert rounds(clock, nodes, grid, 13)[-1] == [2]
 
 
@@ -338,10 +338,10 @@ def test_useless_answers_to_the_question_count_too(clock):
             return [error_instead(reply, UNUSABLE, "cut") for reply in found]
 
     nodes = {1: Node()}
-    grid = PatientGrid(Babel(clock, nodes), least=1)
+    grid = patient(Babel(clock, nodes), least=1)
     rounds(clock, nodes, grid, 3)
     assert grid.suspensions.current()
-    assert nodes[1].handled.count(MessageType.TRAIN) == 1
+    assert nodes[1].handled.count(TRAIN) == 1
 
 
 class Stopped(Node):
@@ -361,12 +361,12 @@ class Stopped(Node):
 
 def buffered(clock, nodes, *, enough, seconds, timeout=600.0):
     """Rounds that end with ``enough`` replies; returns who answered in each, and when."""
-    grid = PatientGrid(Link(clock, nodes), least=1)
+    grid = patient(Link(clock, nodes), least=1)
     grid.enough, found = enough, []
     begin = clock.now
     while clock.now < begin + seconds:
         free = [node for node in grid.get_node_ids() if node not in grid.at_work]
-        replies = grid.send_and_receive(ask(free), timeout=timeout)
+        replies = grid.ask(ask(free), timeout=timeout)
         found.append((answered(replies), clock.now))
     return found, grid
 
@@ -398,14 +398,14 @@ def test_a_reply_of_a_former_round_is_taken_once_and_given_up_at_its_own_end(clo
     assert len(times) == 3  # after 7.5, 15 and 22.5 seconds
     assert not any(3 in who for who, _ in found)
     assert grid.at_work == {2}
-    assert nodes[3].handled == [MessageType.TRAIN, ROSTER_QUERY]  # as who missed a round
+    assert nodes[3].handled == [TRAIN, ROSTER_QUERY]  # as who missed a round
 
 
 def test_an_evaluation_waits_for_all_and_takes_no_reply_to_training(clock):
     nodes = {1: Node(1.0), 2: Node(5.0)}
     _, grid = buffered(clock, nodes, enough=1, seconds=0.5)
     assert grid.at_work == {2}
-    replies = list(grid.send_and_receive(ask([1, 2], MessageType.EVALUATE), timeout=60))
+    replies = list(grid.ask(ask([1, 2], EVALUATE), timeout=60))
     assert answered(replies) == [1, 2]
-    assert all(reply.metadata.message_type == MessageType.EVALUATE for reply in replies)
-    assert answered(grid.send_and_receive(ask([1]), timeout=60)) in ([2], [1, 2])
+    assert all(reply.question.kind == EVALUATE for reply in replies)
+    assert answered(grid.ask(ask([1]), timeout=60)) in ([2], [1, 2])

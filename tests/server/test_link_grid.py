@@ -7,32 +7,33 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from engram.link.questions import Member, Question, Reply
+from engram.link.questions import Member, Reply
+from engram.link.questions import Question as Asking
 from engram.link.records import from_contents, to_parts
 from engram.server.link_grid import LinkGrid
 from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE
 from engram.settings.experiment import Experiment
-from engram.wire.messages import RAISED
-from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, DIVERGED, ROSTER_QUERY, to_params, to_record
+from engram.wire import messages
+from engram.wire.messages import RAISED, TRAIN, Question
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, DIVERGED, ROSTER_QUERY
 from tests.server.links import Clock
 
-MODEL = to_record({"w": torch.arange(3000.0)})  # 12 000 bytes
+MODEL = {"w": torch.arange(3000.0)}  # 12 000 bytes
 
 
 class Scripted:
     """A link that notes what is asked, and gives the replies that it is given."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Question, float]] = []
+        self.asked: list[tuple[Asking, float]] = []
         self.given: list[Reply] = []
         self.waits: list[float] = []
 
     def members(self) -> dict[str, Member]:
         return {"client-0": Member(True), "client-1": Member(False), "client-2": Member(True)}
 
-    def ask(self, questions: list[Question], *, seconds: float) -> None:
+    def ask(self, questions: list[Asking], *, seconds: float) -> None:
         self.asked += [(question, seconds) for question in questions]
 
     def replies(self, *, seconds: float) -> Iterator[Reply]:
@@ -45,22 +46,22 @@ def grid_of(link: Scripted, **place: str) -> LinkGrid:
     return LinkGrid(link, 17, Experiment.from_config(place), Path("runs/one"))
 
 
-def train(node: int, number: int = 3, **config: Any) -> Message:
-    content = {ARRAYS: MODEL, CONFIG: ConfigRecord({"server-round": number, **config})}
-    return Message(RecordDict(content), node, MessageType.TRAIN, ttl=60.0)
+def train(node: int, number: int = 3, **config: Any) -> Question:
+    content = {ARRAYS: MODEL, CONFIG: {"server-round": number, **config}}
+    return Question(node, TRAIN, content)
 
 
-def answer(grid: LinkGrid, link: Scripted, error: str = "", **more: Any) -> list[Message]:
+def answer(grid: LinkGrid, link: Scripted, error: str = "", **more: Any) -> list[messages.Reply]:
     """Asks a node, and has it reply so; returns what the grid makes of it."""
-    (name,) = grid.push_messages([train(1)])
-    reply = Reply("client-0", name, {}, memoryview(b""), error, "because")
+    grid.push([question := train(1)], seconds=60.0)
+    reply = Reply("client-0", question.name, {}, memoryview(b""), error, "because")
     link.given.append(reply._replace(**more))
-    return [*grid.pull_messages([name])]
+    return grid.pull([question])
 
 
 def test_nodes_on_line_are_known_by_number_and_name() -> None:
     grid = grid_of(Scripted())
-    assert grid.run.run_id == 17
+    assert grid.run_id == 17
     assert [n.node_id for n in grid.get_nodes()] == [1, 3]
     assert [(n.node_id, n.name, n.last_activated_at) for n in grid.get_nodes()] == [
         (1, "client-0", ""),
@@ -70,7 +71,7 @@ def test_nodes_on_line_are_known_by_number_and_name() -> None:
 
 def test_messages_of_a_round_share_its_model_and_the_settings() -> None:
     grid = grid_of(link := Scripted())
-    grid.push_messages([train(1, clients=[0, 3]), train(3, clients=[2])])
+    grid.push([train(1, clients=[0, 3]), train(3, clients=[2])], seconds=60.0)
     (first, seconds), (second, _) = link.asked
     assert seconds == 60
     assert (first.node, second.node, first.kind) == ("client-0", "client-2", "train")
@@ -81,17 +82,17 @@ def test_messages_of_a_round_share_its_model_and_the_settings() -> None:
     contents = [b"".join(each.parts) for each in first.contents[1:]]
     found = from_contents(contents, 10**6)
     assert found[CONFIG] == {"server-round": 3, CLIENTS: [0, 3]}
-    assert torch.equal(to_params(found[ARRAYS])["w"], torch.arange(3000.0))
+    assert torch.equal(found[ARRAYS]["w"], torch.arange(3000.0))
     # Numbers count as 8 bytes: the round, and each client.
     assert first.most == 2**22 + 4 * 2 * (12_000 + 3 * 8)
 
 
 def test_a_run_that_is_resumed_asks_for_a_round_by_the_same_names() -> None:
-    def asked(**place: str) -> list[Question]:
+    def asked(**place: str) -> list[Asking]:
         grid = grid_of(link := Scripted(), **place)
-        grid.push_messages([train(1), train(3), train(1), train(1, 4)])
-        query = Message(RecordDict({CONFIG: ConfigRecord({})}), 1, ROSTER_QUERY)
-        grid.push_messages([query])
+        grid.push([train(1), train(3), train(1), train(1, 4)], seconds=60.0)
+        query = Question(1, ROSTER_QUERY, {CONFIG: {}})
+        grid.push([query], seconds=60.0)
         return [question for question, _ in link.asked]
 
     before, after = asked(out="runs/one"), asked(resume="runs/one")
@@ -104,23 +105,22 @@ def test_a_run_that_is_resumed_asks_for_a_round_by_the_same_names() -> None:
 
 def test_a_reply_is_given_once_to_whoever_asks_for_it() -> None:
     grid = grid_of(link := Scripted())
-    sent = memoryview(b"".join(to_parts(RecordDict({ARRAYS: MODEL}))))
+    sent = memoryview(b"".join(to_parts({ARRAYS: MODEL})))
     (reply,) = answer(grid, link, content=sent)
-    assert torch.equal(to_params(reply.content[ARRAYS])["w"], torch.arange(3000.0))
-    assert reply.metadata.src_node_id == 1
-    assert reply.metadata.message_type == "train"
-    assert [*grid.pull_messages([reply.metadata.reply_to_message_id])] == []
+    assert torch.equal(reply.content[ARRAYS]["w"], torch.arange(3000.0))
+    assert reply.question.node == 1
+    assert grid.pull([reply.question]) == []
 
 
 def test_a_wait_ends_with_the_first_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engram.server.link_grid.time", clock := Clock())
     grid = grid_of(link := Scripted())
-    names = grid.push_messages([train(1), train(3)])
-    sent = memoryview(b"".join(to_parts(RecordDict())))
-    link.given += [Reply("client-0", name, {}, sent) for name in names]
+    grid.push(questions := [train(1), train(3)], seconds=60.0)
+    sent = memoryview(b"".join(to_parts({})))
+    link.given += [Reply("client-0", each.name, {}, sent) for each in questions]
     grid.await_reply(0.5)
     assert (link.waits, clock.now, len(link.given)) == ([0.5], 1000.0, 1)
-    assert len([*grid.pull_messages(names)]) == 2
+    assert len(grid.pull(questions)) == 2
     grid.await_reply(0.5)  # nothing is outstanding: no busy loop
     assert clock.now == 1000.5
 
@@ -160,11 +160,11 @@ def test_replies_that_nobody_asked_for_in_time_are_forgotten(
     now = [0.0]
     monkeypatch.setattr("engram.server.link_grid.time.monotonic", lambda: now[0])
     grid = grid_of(link := Scripted())
-    (early, late) = grid.push_messages([train(1), train(3)])
-    sent = memoryview(b"".join(to_parts(RecordDict())))
-    link.given.append(Reply("client-0", early, {}, sent))
-    assert [*grid.pull_messages([])] == []
+    grid.push([early := train(1), late := train(3)], seconds=60.0)
+    sent = memoryview(b"".join(to_parts({})))
+    link.given.append(Reply("client-0", early.name, {}, sent))
+    assert grid.pull([]) == []
     now[0] = 61.0
-    link.given.append(Reply("client-2", late, {}, sent))
-    assert len([*grid.pull_messages([late])]) == 1  # that was on its way
-    assert [*grid.pull_messages([early])] == []
+    link.given.append(Reply("client-2", late.name, {}, sent))
+    assert len(grid.pull([late])) == 1  # that was on its way
+    assert grid.pull([early]) == []

@@ -14,7 +14,6 @@ from engram.server.run_start import strategy_of
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from engram.wire.roster import Roster
-from engram.wire.wire import to_params
 from tests.samples import sampled
 from tests.server.members import ROWS, SCRIPT, ScriptedFederation
 from tests.server.nodes import NodesGrid
@@ -85,7 +84,7 @@ def test_means_over_all_clients_shrink_as_more_come(tmp_path):
     strategy = strategy_of(e, roster(3), secret_noise)
     strategy.init()
     strategy.state = strategy.state
-    before = {name: 0 * leaf + 4.0 for name, leaf in to_params(strategy.init()).items()}
+    before = {name: 0 * leaf + 4.0 for name, leaf in strategy.init().items()}
     larger = strategy_of(e, roster(4), secret_noise)
     larger.init()
     after = larger.succeed(strategy, before)

@@ -3,13 +3,13 @@
 import re
 
 import pytest
-from flwr.app import Error, RecordDict
 
 from engram.data.schema.columns import Kind
 from engram.server import roster, roster_query
 from engram.server.roster import Attendance, Waiting, query_roster
 from engram.settings.errors import AWAITED, BUSY, REFUSED, RunStopped
 from engram.settings.fingerprint import fingerprint, source_root
+from engram.wire.messages import Error
 from tests.server.rosters import (
     NAMES,
     Coming,
@@ -51,7 +51,7 @@ def test_a_node_that_runs_or_answers_something_else_is_named():
     message = stopped(entry([0, 1, 2, 3], fingerprint="0123456789abcdef", source="/somewhere/else"))
     assert "node 1 runs 0123456789abcdef from /somewhere/else" in message
     assert f"this coordinator runs {fingerprint()} from {source_root()}" in message
-    assert f"node 1 {ELSE}" in stopped(RecordDict())
+    assert f"node 1 {ELSE}" in stopped({})
     assert ELSE in stopped(entry([0], examples="all"))
     twice = entry([0, 1])
     twice["roster"]["clients"] = [0, 0]
@@ -242,8 +242,8 @@ def test_it_is_said_whom_a_run_waits_for(monkeypatch, warnings_of_engram):
 
 def test_a_node_that_does_not_answer_in_time_is_asked_again():
     class Slow(Scripted):
-        def send_and_receive(self, messages, *, timeout=None):
-            answered.append(list(super().send_and_receive(messages)))
+        def ask(self, messages, *, timeout=None):
+            answered.append(list(super().ask(messages, timeout=60)))
             return answered[-1][1:] if len(answered) == 1 else answered[-1]
 
     answered = []

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import MessageType
 
 from engram.client.disk_memory import DiskStore
 from engram.client.hosts import Opening, host_of
@@ -25,6 +24,7 @@ from engram.settings.errors import Refused, RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.strategies.rounds import draw_cohort
 from engram.wire.checksums import Journal, summed
+from engram.wire.messages import TRAIN
 from engram.wire.wire import CLIENTS
 from tests.samples import sampled
 from tests.server.late import Late
@@ -81,7 +81,7 @@ def test_a_training_loss_that_one_client_owns_is_no_mean(tmp_path, said):
     seen = []
 
     def lie(client, reply):
-        details = reply.content.config_records[CLIENTS]
+        details = reply.content[CLIENTS]
         if client == 0 and said is not None:
             details["losses"] = [said]
         seen.extend(details["losses"])
@@ -257,10 +257,10 @@ def test_a_round_waits_for_the_clients_that_it_needs(tmp_path, monkeypatch):
                 return there[1:]
             return there if waits[rounds[0] * 7 :] else there[2:]
 
-        def push_messages(self, messages):
-            messages = list(messages)
-            rounds[0] += messages[0].metadata.message_type == MessageType.TRAIN
-            return super().push_messages(messages)
+        def ask(self, questions, *, timeout):
+            questions = list(questions)
+            rounds[0] += questions[0].kind == TRAIN
+            return super().ask(questions, timeout=timeout)
 
     rounds, waits = [0], [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: sum(waits))

@@ -14,13 +14,13 @@ from engram.runs.writer import RunWriter, Taken
 from engram.server import app_start as module
 from engram.server import stopping
 from engram.server.app_start import opened
-from engram.server.grid import PatientGrid
 from engram.server.run import run as run_on
 from engram.server.stopping import stop_run
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.logs import VERDICT
 from engram.simulations.grid import InProcessGrid
 from tests.link.server.federations import make
+from tests.server import pushed
 from tests.support import small, trainer
 
 SERVER = Path("fed/server")
@@ -29,7 +29,7 @@ SERVER = Path("fed/server")
 def patient(e, store=None, *, stops=True, hosts=((range(20)),)):
     g = InProcessGrid(LocalHost(trainer(e, store)), hosts)
     membership = Membership(SERVER, 1) if stops else None
-    return PatientGrid(g, least=1, membership=membership)
+    return pushed.patient(g, membership=membership)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from ray import cloudpickle
 from torch import nn
 
@@ -15,7 +15,7 @@ import engram
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.fingerprint import source_root
 from engram.settings.plugins import plugins
-from engram.wire.messages import local_run, node_context
+from engram.wire.flower import HostGrid, from_flower
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY, SETTINGS
 from tests.settings.test_plugins import write
@@ -49,16 +49,16 @@ def module(tmp_path, monkeypatch):
     """Returns a module that is the caller's."""
     write_plug_in(tmp_path / "mine.py", "mine")
     monkeypatch.syspath_prepend(tmp_path)
-    local_run()
+    HostGrid(None)  # so that this process makes messages
     return "mine"
 
 
 def described(app, run_config, settings=""):
-    """Returns what a node says of its clients."""
+    """Returns what a node says of its clients, in Flower's message."""
     content = RecordDict({CONFIG: ConfigRecord({SETTINGS: settings})})
     message = Message(content, dst_node_id=7, message_type=ROSTER_QUERY)
     config = {"partition-id": 1, "num-partitions": 2}
-    return app(message, node_context(1, 7, config, run_config))
+    return app(message, Context(1, 7, config, RecordDict(), run_config))
 
 
 class Net(nn.Linear):
@@ -72,7 +72,7 @@ def test_data_networks_and_losses_are_given_as_they_are(module):
     loss = nn.functional.huber_loss
     app = engram.make_client_app(module, data, method="fedavg", model=Net, loss=loss, eta=0.3)
     assert [name.rpartition("/")[2] for name in plugins()] == ["mine"]
-    entry = read_entry(described(app, {}).content)
+    entry = read_entry(from_flower(described(app, {}).content))
     assert entry.clients == {1: 10}
     assert entry.kind.outputs == 1
     reply = described(app, {"model": "nothing"})  # what the run config says counts
@@ -105,10 +105,12 @@ def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_pa
     (tmp_path / "app").write_bytes(cloudpickle.dumps(app))
     code = (
         "from ray import cloudpickle; from pathlib import Path; "
-        "from engram.wire.messages import local_run; from engram.wire.roster import read_entry; "
-        "from tests.simulations.test_apps import described; local_run(); "
+        "from engram.wire.flower import HostGrid, from_flower; "
+        "from engram.wire.roster import read_entry; "
+        "from tests.simulations.test_apps import described; HostGrid(None); "
         "app = cloudpickle.loads(Path('app').read_bytes()); reply = described(app, {}); "
-        "print(reply.error.reason if reply.has_error() else read_entry(reply.content).clients)"
+        "found = read_entry(from_flower(reply.content)) if reply.has_content() else reply.error; "
+        "print(getattr(found, 'clients', found))"
     )
     path = os.pathsep.join([str(source_root()), *sys.path])
     how = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True}

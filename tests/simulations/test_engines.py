@@ -12,12 +12,12 @@ from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore
 from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
-from engram.server.grid import PatientGrid
 from engram.server.run import run
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
 from engram.simulations.in_process import Direct
+from tests.server.pushed import patient
 from tests.support import small, trainer
 
 _COSTS = ("ms", "checksum", "bytes-", "seconds-")  # beginnings of entries that differ
@@ -27,7 +27,7 @@ def on_a_node(e, folder):
     """Runs an experiment on a node with all clients, by messages as they travel."""
     store, noise = RamStore(), simulated_noise(e.seed)
     nodes = InProcessGrid(LocalHost(trainer(e, store, noise=noise)), [range(e.num_clients)])
-    grid = PatientGrid(nodes, least=1)
+    grid = patient(nodes)
     grid.joins = False  # as of Ray's nodes, so that clocks may be simulated
     run(grid, e, folder, engine="flower", memories=store, noise=noise)
 

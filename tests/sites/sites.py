@@ -1,25 +1,23 @@
 """Nodes of sites in this process, each of which is the ClientApp with a state of its own."""
 
-from flwr.app import ConfigRecord, MessageType, RecordDict
-
-from engram.client.app import app
+from engram.client.app import answer_question
 from engram.simulations.grid import InProcessGrid
-from engram.wire.messages import node_context
+from engram.wire.messages import TRAIN, NodeContext
 from engram.wire.wire import CONFIG, ROSTER_QUERY
 from tests.sites.budgets import TRAINING, answer_of, at, model_for
 from tests.support import small
 
-ROSTER = RecordDict({CONFIG: ConfigRecord({"training": TRAINING})})
+ROSTER = {CONFIG: {"training": TRAINING}}
 
 
 def ask(folder, kind=ROSTER_QUERY, content=None, *, run=1, **settings):
     """The answer of a node with its state, and its policy, in a folder."""
-    return answer_of(small(**settings), kind, content or RecordDict(), run, **at(folder))
+    return answer_of(small(**settings), kind, content or {}, run, **at(folder))
 
 
 def train(folder, server_round=1, **settings):
     """As ``ask``, to train client 0."""
-    return ask(folder, MessageType.TRAIN, model_for(small(**settings), server_round), **settings)
+    return ask(folder, TRAIN, model_for(small(**settings), server_round), **settings)
 
 
 class Sites(InProcessGrid):
@@ -30,10 +28,10 @@ class Sites(InProcessGrid):
         self._config, self._folder, self._nodes = experiment.to_config(), folder, nodes
 
     def _answer(self, kind, requests):
-        return [self._of(request.message) for request in requests]
+        return [self._of(request.question) for request in requests]
 
     def _of(self, message):
-        client = message.metadata.dst_node_id - 1
+        client = message.node - 1
         node = {"partition-id": client, "num-partitions": self._nodes}
         node |= at(self._folder / f"client-{client}")
-        return app(message, node_context(1, client + 1, node, self._config))
+        return answer_question(message, NodeContext(1, node, self._config))

@@ -9,7 +9,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, MessageType, RecordDict
 
 from engram.client import app as module
 from engram.link.node import node
@@ -27,6 +26,7 @@ from engram.sites.policy import (
 )
 from engram.sites.policy_checks import of_now
 from engram.wire.checksums import summed
+from engram.wire.messages import TRAIN
 from tests.samples import entry
 from tests.sites.budgets import refusal
 from tests.sites.sites import ask
@@ -109,7 +109,7 @@ def test_patterns_and_hours_that_pass_as_tighter_let_nothing_in():
 def answers(folder):
     """Whether a node answers a method that its strict policy forbids, and what it says if not."""
     reply = ask(folder, method="fedprox", local_steps=501)
-    return "" if reply.has_content() else refusal(reply)
+    return "" if not reply.error else refusal(reply)
 
 
 def spoiled(how, file):
@@ -136,8 +136,8 @@ def test_a_policy_that_is_gone_opens_nothing_also_after_a_restart(tmp_path):
             spoiled(how, file)
             for _ in range(2):
                 assert "policy" in answers(folder)
-                content = RecordDict({"a": ArrayRecord()})
-                assert ask(folder, MessageType.TRAIN, content).has_error()
+                content = {"a": {}}
+                assert ask(folder, TRAIN, content).error
                 module._node.cache_clear()  # as after a restart
             if how != "renamed":  # a new node takes no default for it
                 words = r"policy\.toml (cannot be read|has no rule|is not TOML)"
@@ -165,7 +165,7 @@ def test_a_policy_that_is_cut_off_anywhere_lets_in_no_more(tmp_path):
             found = keep_policy(folder, folder)
             assert not any(is_looser(n, getattr(found, n), getattr(whole, n)) for n in RULES)
             assert (found.methods, found.hours) == (whole.methods, whole.hours)
-            assert list(of_now(found, MessageType.TRAIN, 0, noon))
+            assert list(of_now(found, TRAIN, 0, noon))
 
 
 def test_a_change_that_loosens_waits_and_one_that_tightens_holds(tmp_path, warnings_of_engram):

@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from flwr.app import Message, MessageType
 
 from engram.client.app import _node
 from engram.settings.errors import AWAITED, Refused
@@ -22,7 +21,7 @@ from engram.sites.approvals import (
 )
 from engram.sites.audit import Audit
 from engram.sites.terms import count, request_of
-from engram.wire.messages import local_run
+from engram.wire.messages import EVALUATE, TRAIN, Question
 from engram.wire.wire import ROSTER_QUERY
 from tests.samples import entry
 from tests.sites.budgets import TRAINING, model_for, refusal
@@ -150,12 +149,11 @@ def content(number=1, **more):
 @pytest.fixture
 def node(tmp_path):
     """Asks a node whose site approves each training, for a run of four rounds."""
-    local_run()
     _node.cache_clear()
     (tmp_path / "policy.toml").write_text("approval = true")
 
-    def asked(kind=MessageType.TRAIN, message=None, *, run=1, **settings):
-        return ask(tmp_path, kind, message or content(), run=run, **settings)
+    def asked(kind=TRAIN, question=None, *, run=1, **settings):
+        return ask(tmp_path, kind, question or content(), run=run, **settings)
 
     return asked
 
@@ -168,48 +166,48 @@ def approve(folder):
 def test_a_node_reads_no_data_for_a_training_before_it_is_approved(
     tmp_path, node, warnings_of_engram
 ):
-    for kind, asked in ((ROSTER_QUERY, ROSTER), (MessageType.TRAIN, content())):
+    for kind, asked in ((ROSTER_QUERY, ROSTER), (TRAIN, content())):
         reply = node(kind, asked)
         assert reply.error.code == AWAITED
         assert reply.error.reason.startswith("waits for its site's approval: there, engram approve")
     assert _node.cache_info().misses == 0
     assert len(warnings_of_engram.messages) == 1
-    assert ask(tmp_path).has_content()  # `--check` names no training
+    assert ask(tmp_path).error is None  # `--check` names no training
     one = approve(tmp_path)
     assert (one.run, one.method, one.rounds, one.settings["batch-size"]) == (1, "local-moml", 4, 4)
-    assert node().has_content()
-    assert refusal(node(message=content(5))) == "this site has approved 4 rounds, got round 5"
+    assert node().error is None
+    assert refusal(node(question=content(5))) == "this site has approved 4 rounds, got round 5"
     assert node(**{"batch-size": 5}).error.code == AWAITED
     kinds = [line["kind"] for line in Audit(tmp_path / "log").read().lines]
-    assert kinds == [MessageType.TRAIN] * 2
+    assert kinds == [TRAIN] * 2
 
 
 def test_restarts_repeat_as_often_as_there_are_rounds_and_more_waits_anew(tmp_path, node):
     node()
     one = approve(tmp_path)
-    assert node().has_content()
+    assert node().error is None
 
     def used():
         return given(tmp_path / APPROVALS, one)
 
     for run in (1, 2, 3):
         _node.cache_clear()  # as of a node that was restarted
-        assert node(run=run).has_content()
-    assert node(message=content(**{"most-examples": 2})).has_content()
+        assert node(run=run).error is None
+    assert node(question=content(**{"most-examples": 2})).error is None
     assert (used().tallies["train"].new, used().tallies["train"].again) == (1, 4)
-    assert node(ROSTER_QUERY, ROSTER).has_content()
-    again = node(message=content(**{"most-examples": 1}))
+    assert node(ROSTER_QUERY, ROSTER).error is None
+    again = node(question=content(**{"most-examples": 1}))
     assert again.error.code == AWAITED
     assert again.error.reason == (
         "waits for its site's approval, since round 1 (train) is beyond what was approved (1 "
         f"answers so far, and 4 again): there, engram approve CLIENT_FOLDER {one.terms}"
     )
     assert node(ROSTER_QUERY, ROSTER).error.code == AWAITED  # a run that begins waits, too
-    assert node(message=content(2)).has_content()  # and what was approved goes on
+    assert node(question=content(2)).error is None  # and what was approved goes on
     assert [each.terms for each in waiting(tmp_path / APPROVALS)] == [one.terms]
     approve(tmp_path)
-    assert node(ROSTER_QUERY, ROSTER).has_content()
-    assert node(message=content(**{"most-examples": 1})).has_content()
+    assert node(ROSTER_QUERY, ROSTER).error is None
+    assert node(question=content(**{"most-examples": 1})).error is None
     assert waiting(tmp_path / APPROVALS) == []
 
 
@@ -217,12 +215,12 @@ def test_scores_are_counted_too(tmp_path, node):
     node()
     approve(tmp_path)
     for number in (0, 2, 4):  # eval-every is 2
-        assert node(MessageType.EVALUATE, content(number)).has_content()
+        assert node(EVALUATE, content(number)).error is None
     for number, answered in ((0, False), (2, False), (4, True), (5, False)):
         other = content(number, **{"most-examples": 1})
-        assert node(MessageType.EVALUATE, other).has_content() == answered
+        assert (node(EVALUATE, other).error is None) == answered
     answer(tmp_path / APPROVALS, TRAINING, "refused")
-    for kind in (MessageType.EVALUATE, MessageType.TRAIN):
+    for kind in (EVALUATE, TRAIN):
         assert refusal(node(kind)) == f"this site has refused training {TRAINING}"
 
 
@@ -231,7 +229,7 @@ def test_a_node_that_died_at_work_answers_the_same_message(tmp_path, node):
     node()
     one = approve(tmp_path)
     for times in range(5):  # four rounds, so four answers again
-        assert node().has_content()
+        assert node().error is None
         tally = given(tmp_path / APPROVALS, one).tallies["train"]
         assert (tally.new, tally.again) == (1, times)
     assert node().error.code == AWAITED
@@ -240,12 +238,12 @@ def test_a_node_that_died_at_work_answers_the_same_message(tmp_path, node):
 def test_a_count_that_is_damaged_leaves_nothing_to_give(tmp_path, node):
     node()
     one = approve(tmp_path)
-    assert node().has_content()
+    assert node().error is None
     (tmp_path / APPROVALS / f"{one.terms}.given").write_text("{")
-    for kind, asked in ((MessageType.TRAIN, content(2)), (ROSTER_QUERY, ROSTER)):
+    for kind, asked in ((TRAIN, content(2)), (ROSTER_QUERY, ROSTER)):
         assert "since its count of answers is damaged" in node(kind, asked).error.reason
     approve(tmp_path)
-    assert node(message=content(2)).has_content()
+    assert node(question=content(2)).error is None
 
 
 # --- The command -------------------------------------------------------------------------------
@@ -274,12 +272,11 @@ def test_the_site_sees_what_it_is_asked_for_and_answers(engram, folder):
     status, out, _ = engram("approve", folder, TERMS)
     assert out.startswith(f"{TERMS}: approved (fedavg, 20 rounds); the run goes on within")
     require(place, ASKED, NOON)
-    local_run()
-    message = Message(content(), 1, MessageType.TRAIN)
+    question = Question(1, TRAIN, content())
     for _ in range(21):
-        count(place, ASKED, message)
+        count(place, ASKED, question)
     with pytest.raises(Awaited):
-        count(place, ASKED, message)
+        count(place, ASKED, question)
     beyond = "round 1 (train) is beyond what was approved (1 answers so far, and 20 again)"
     lines = engram("approve", folder)[1].splitlines()
     assert lines == [f"{TERMS} waits again: {beyond}", *shown]

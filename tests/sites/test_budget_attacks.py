@@ -32,7 +32,7 @@ def until_refused(answer, most=400):
     found = []
     for number in range(most):
         reply = answer(nonce=str(number))
-        if reply.has_error():
+        if reply.error:
             assert "privacy budget is spent" in told(reply)
             return found
         found.append(reply)

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +25,6 @@ from engram.sites.approvals import answer, requests
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.encrypted_file import new_key
 from engram.sites.policy import keep_policy
-from engram.wire.messages import local_run
 from engram.wire.roster import read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.samples import entry
@@ -41,7 +39,6 @@ SECRET = [{"epsilon": 8, "privacy": ["local"]}, {"secure": 3}, {"privacy": ["loc
 
 @pytest.fixture(autouse=True)
 def _afresh(monkeypatch):
-    local_run()
     for each in (module, described_module, audit_module):
         monkeypatch.setattr(each, "now", lambda: NOON)
 
@@ -83,8 +80,8 @@ class Site:
         (self.folder / file).write_text(text)
 
     def ask(self, *, kind=ROSTER_QUERY, key=None, **settings):
-        asked = ConfigRecord({COLUMNS: public_of(PRIVATE) if key is None else key})
-        return answer_of(small(**settings), kind, RecordDict({CONFIG: asked}), **self.config)
+        asked = {COLUMNS: public_of(PRIVATE) if key is None else key}
+        return answer_of(small(**settings), kind, {CONFIG: asked}, **self.config)
 
     def run(self, **settings):
         """Asks which clients could take part in a run."""
@@ -92,7 +89,7 @@ class Site:
 
     def told(self, **settings):
         reply = self.ask(**settings)
-        assert reply.has_content(), reply.error.reason
+        assert not reply.error, reply.error.reason
         return DescribedTable.opened(read_entry(reply.content).table, PRIVATE)
 
     def refusal(self, **settings):
@@ -490,7 +487,7 @@ def test_no_run_asks_for_cells_where_no_figure_may_leave(tmp_path, rules):
 
     def said(**settings):
         reply = site.run(**protected | settings)
-        return reply.error.reason if reply.has_error() else ""
+        return reply.error.reason if reply.error else ""
 
     for there, absent in (("north", "nowhere"), ("0", "77"), ("40", "123456")):
         told = {said(schema=f'file.missing = ["{text}"]') for text in (there, absent)}

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MessageType, RecordDict
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
@@ -16,6 +15,7 @@ from engram.settings.errors import AWAITED
 from engram.sites.policy import Policy, keep_policy
 from engram.sites.policy_checks import of_sums
 from engram.tables.shrinkage import combine
+from engram.wire.messages import EVALUATE, TRAIN
 from engram.wire.wire import CONFIG, ROSTER_QUERY
 from tests.sites.budgets import answer_of, at, model_for, refusal
 from tests.sites.sites import ask
@@ -33,16 +33,16 @@ def test_rounds_that_draw_too_few_different_rows_are_refused(tmp_path):
     for number in range(1, 121):
         drawn = held[np.random.default_rng([0, 6, number, 0]).integers(len(held), size=2)]
         content = model_for(e, number, model=model)
-        reply = ask(tmp_path, MessageType.TRAIN, content, **settings)
-        assert reply.has_error() == (drawn[0] == drawn[1]), number
-        if reply.has_error():
+        reply = ask(tmp_path, TRAIN, content, **settings)
+        assert reply.error == (drawn[0] == drawn[1]), number
+        if reply.error:
             few.add(number)
             told = refusal(reply)
             assert f"2 different rows, and client 0 draws 1 in round {number}: larger" in told
     assert len(few) >= 2
     noisy = {"privacy": "local", "noise_multiplier": 1.0, "clip": 1.0}
     content = model_for(e, min(few), model=model, training="a" * 16)
-    assert ask(tmp_path, MessageType.TRAIN, content, **settings, **noisy).has_content()
+    assert ask(tmp_path, TRAIN, content, **settings, **noisy).error is None
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_scores_of_a_trainings_few_test_rows_stay_at_the_site(tmp_path, fraction
         (tmp_path / "policy.toml").write_text(f"least-count = {least}\n")
         keep_policy(tmp_path, tmp_path, accept=True)
         node = at(tmp_path) | {"data": f"npz:{tmp_path / 'rows.npz'}"}
-        reply = answer_of(e, MessageType.EVALUATE, model_for(e, model=model), **node)
-        assert reply.has_content(), reply.error
-        details = reply.content.config_records["clients"]
+        reply = answer_of(e, EVALUATE, model_for(e, model=model), **node)
+        assert not reply.error, reply.error
+        details = reply.content["clients"]
         assert np.isnan(details["accuracy"][0]) == (least > len(tested))
         assert details["queries"] == [1 if least > len(tested) else len(tested)]
 
@@ -136,9 +136,9 @@ def test_sums_of_columns_wait_for_approval(tmp_path, asked):
     e = small(
         method="fedavg", dataset="csv:own", target_column="y", num_clients=1, clients_per_round=1
     )
-    content = RecordDict({CONFIG: ConfigRecord(asked)})
+    content = {CONFIG: asked}
     reply = answer_of(e, ROSTER_QUERY, content, **at(tmp_path), data=f"csv:{path}")
     if asked:
         assert reply.error.code == AWAITED
     else:
-        assert not SUMS & reply.content.config_records["roster"].keys()
+        assert not SUMS & reply.content["roster"].keys()

@@ -3,9 +3,8 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
+import torch
 
 from engram.client import app as module
 from engram.data.schema.columns import Kind
@@ -15,6 +14,7 @@ from engram.settings.fingerprint import source_root
 from engram.sites.audit import Audit
 from engram.sites.policy import Policy, is_open, policy_file, read_policy
 from engram.sites.policy_checks import of_bytes, of_models, of_now, of_rows, of_settings
+from engram.wire.messages import TRAIN
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY
 from tests.samples import entry
@@ -232,9 +232,9 @@ def test_a_change_of_the_policy_holds_from_the_next_message_on(tmp_path):
 def test_a_message_that_is_larger_than_a_round_is_not_trained_on(tmp_path, monkeypatch):
     (tmp_path / "policy.toml").write_text("mib = 0.01")
     monkeypatch.setattr(module, "_node", lambda *args: pytest.fail("data were read"))
-    arrays = ArrayRecord({"w": Array(np.zeros(4000, np.float32))})
-    content = RecordDict({"arrays": arrays, CONFIG: ConfigRecord({"training": "0" * 16})})
-    told = refusal(ask(tmp_path, MessageType.TRAIN, content))
+    arrays = {"w": torch.zeros(4000)}
+    content = {"arrays": arrays, CONFIG: {"training": "0" * 16}}
+    told = refusal(ask(tmp_path, TRAIN, content))
     assert "a round must be of at most 0.01 MiB, got 0.01" in told
 
 
@@ -243,14 +243,14 @@ def test_rounds_of_a_day_are_counted_and_noted(tmp_path, monkeypatch, warnings_o
     for where in ("engram.sites.audit.now", "engram.client.app.now"):
         monkeypatch.setattr(where, lambda: at[0])
     (tmp_path / "policy.toml").write_text("rounds-a-day = 2")
-    assert train(tmp_path, 1).has_content()
+    assert train(tmp_path, 1).error is None
     module._node.cache_clear()  # as after a restart
-    assert train(tmp_path, 2).has_content()
+    assert train(tmp_path, 2).error is None
     for _ in range(2):
         told = refusal(train(tmp_path, 3))
         assert "rounds a day must be at most 2, and 2 were today (UTC)" in told
     at[0] += timedelta(hours=12)
-    assert train(tmp_path, 3).has_content()
+    assert train(tmp_path, 3).error is None
     lines = Audit(tmp_path / "log").read().lines
     assert [line.get("round") for line in lines] == [1, 2, None, 3]  # one refusal of two
     assert lines[2]["why"] == told
@@ -270,7 +270,7 @@ def test_nothing_leaves_that_the_audit_cannot_have(tmp_path, monkeypatch):
 
 def test_a_simulations_nodes_have_no_policy():
     e = small(**{"adapt-steps": 100_000, "num-clients": 20})
-    assert answer_of(e, ROSTER_QUERY, RecordDict()).has_content()
+    assert answer_of(e, ROSTER_QUERY, {}).error is None
 
 
 def test_the_documented_policy_is_one(tmp_path):

@@ -5,7 +5,6 @@ from random import Random
 from typing import get_args
 
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,19 +13,16 @@ from engram.simulations.engine import simulate
 from engram.sites.approvals import Awaited
 from engram.sites.approvals import given as given_by
 from engram.sites.terms import count, request_of
-from engram.wire.messages import local_run
+from engram.wire.messages import EVALUATE, TRAIN, Question
 from engram.wire.wire import CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.samples import entry
 from tests.support import small
-
-TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
 
 
 class Site:
     """A site that has approved a training, and is asked for answers to it."""
 
     def __init__(self, folder, **settings):
-        local_run()
         self.folder, self.e = folder, small(**settings)
         self.given, self.new = [], numbers()
         self.requests = {}  # by run
@@ -35,11 +31,11 @@ class Site:
         """Whether it answers a message, whose content is new unless it is given."""
         told = next(self.new) if content is None else content
         config = {"server-round": number, "durable": durable, "told": str(told)}
-        message = Message(RecordDict({CONFIG: ConfigRecord(config)}), 1, kind)
+        question = Question(1, kind, {CONFIG: config})
         if run not in self.requests:
             self.requests[run] = request_of(self.e, "0" * 16, run)
         try:
-            count(self.folder, self.requests[run], message)
+            count(self.folder, self.requests[run], question)
         except Awaited:
             return False
         self.given.append((run, kind, number))
@@ -78,9 +74,9 @@ class Counting:
 
     def _counted(self, requests, answer):
         for request in requests:
-            node = request.message.metadata.dst_node_id
+            node = request.question.node
             asked = request_of(self.e, "0" * 16, self.run)
-            count(self.folder / f"node-{node}", asked, request.message)
+            count(self.folder / f"node-{node}", asked, request.question)
             self.messages += node == 1
         replies = answer(requests)
         if self.last and self.messages >= self.last:

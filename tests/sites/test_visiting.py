@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import ConfigRecord, MessageType, RecordDict
 
 import engram
 from engram.client import app as module
@@ -19,8 +18,8 @@ from engram.sites.approvals import APPROVALS, answer, requests
 from engram.sites.audit import Audit
 from engram.sites.evaluate_at_sites import given_model, visit
 from engram.sites.policy import keep_policy
-from engram.wire.messages import local_run
-from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, MODEL, ROSTER_QUERY, read_list, to_record
+from engram.wire.messages import EVALUATE, TRAIN
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, MODEL, ROSTER_QUERY, read_list
 from tests.samples import entry
 from tests.server.nodes import NodesGrid
 from tests.sites.budgets import answer_of, at, refusal
@@ -52,17 +51,16 @@ def elsewhere(tmp_path_factory):
 @pytest.fixture
 def site(tmp_path):
     """A site with 40 rows."""
-    local_run()
     module._node.cache_clear()
     rows = table(40, 2)
     rows.to_csv(tmp_path / "own.csv", index=False)
     return SimpleNamespace(folder=tmp_path, rows=rows, data=f"csv:{tmp_path}/own.csv")
 
 
-def ask(site, about, state, kind=MessageType.EVALUATE):
+def ask(site, about, state, kind=EVALUATE):
     """Returns the site's answer to a model."""
     config = {"fingerprint": fingerprint(), MODEL: json.dumps(about)}
-    content = RecordDict({ARRAYS: state, CONFIG: ConfigRecord(config)})
+    content = {ARRAYS: state, CONFIG: config}
     return answer_of(small(), kind, content, data=site.data, **at(site.folder))
 
 
@@ -73,8 +71,8 @@ def rules(site, text):
 
 def scores(reply):
     """Returns the number of rows, the scores by metric, and whether a training held them out."""
-    assert reply.has_content(), reply.error
-    details = reply.content.config_records[CLIENTS]
+    assert not reply.error, reply.error
+    details = reply.content[CLIENTS]
     names = read_list(details, "metrics", str)
     (rows,) = read_list(details, "rows", int)
     return rows, {name: details[name][0] for name in names}, details["held-out"]
@@ -144,7 +142,7 @@ def test_no_answer_is_exact_or_of_a_single_row(elsewhere, site):
         settings = {"seed": int(rng.integers(100)), "test-fraction": float(rng.uniform(0.01, 0.99))}
         state = {n: torch.tensor(a.numpy() * rng.normal()) for n, a in model.state.items()}
         about = model.about | {"settings": model.about["settings"] | settings}
-        rows, found, _ = scores(ask(site, about, to_record(state)))
+        rows, found, _ = scores(ask(site, about, state))
         assert rows == 16, number
         assert all(value == float(f"{value:.3g}") for value in found.values())
 
@@ -207,7 +205,7 @@ def test_other_parameters_are_no_model_of_the_training_whatever_the_server_says(
     grid, model, _ = trained
     given = given_model(model)
     state = {n: torch.tensor(a.numpy() * 1.01) for n, a in given.state.items()}
-    found = visit(grid, [given._replace(state=to_record(state))], range(2), patience=0)
+    found = visit(grid, [given._replace(state=state)], range(2), patience=0)
     assert [(each.rows, each.held_out) for each in found] == [(16, False), (20, False)]
 
 
@@ -234,7 +232,7 @@ def test_the_rules_of_training_hold_for_scores(elsewhere, site):
         ('privacy = ["local"]', "privacy must be local, and scores of a given model have none"),
     ]:
         rules(site, rule)
-        for kind in (MessageType.EVALUATE, MessageType.TRAIN, ROSTER_QUERY):
+        for kind in (EVALUATE, TRAIN, ROSTER_QUERY):
             with entry(rule, kind):
                 assert says in refusal(ask(site, elsewhere[1].about, elsewhere[1].state, kind))
 
@@ -242,7 +240,7 @@ def test_the_rules_of_training_hold_for_scores(elsewhere, site):
 def test_each_model_counts_as_a_round_of_the_day(elsewhere, site):
     rules(site, "rounds-a-day = 3")
     _, model = elsewhere
-    kinds = (MessageType.EVALUATE, ROSTER_QUERY, MessageType.TRAIN)
+    kinds = (EVALUATE, ROSTER_QUERY, TRAIN)
     for kind in kinds:
         assert scores(ask(site, model.about, model.state, kind))[0] == 16
     for kind in kinds:
@@ -263,7 +261,7 @@ def test_each_model_waits_for_the_sites_approval(elsewhere, site):
     answer(site.folder / APPROVALS, one.terms, "approved")
     assert scores(ask(site, model.about, model.state))[0] == 16
     state = {n: torch.tensor(a.numpy() * 1.01) for n, a in model.state.items()}
-    assert ask(site, model.about, to_record(state)).error.code == AWAITED
+    assert ask(site, model.about, state).error.code == AWAITED
     about = model.about | {"settings": model.about["settings"] | {"metrics": "mae"}}
     assert ask(site, about, model.state).error.code == AWAITED
     assert len(requests(site.folder / APPROVALS)) == 3

@@ -4,7 +4,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
+
+from engram.settings.errors import UNUSABLE, Refused
+from engram.wire.flower import from_flower, to_flower
+from engram.wire.messages import Error, Reply
 
 HUGE = 10**5000  # more digits than Python writes
 LONG = "x" * 10**5
@@ -40,11 +44,12 @@ def forgery(kind, part, *registers):
 
 
 class Draft:
-    """An honest reply's parts, to be spoilt and sealed."""
+    """An honest reply's parts as Flower's records, to be spoilt and sealed."""
 
     def __init__(self, reply):
-        self.records = {key: dict(record) for key, record in reply.content.items()}
-        self.types = {key: type(record) for key, record in reply.content.items()}
+        records = to_flower(reply.content)
+        self.records = {key: dict(record) for key, record in records.items()}
+        self.types = {key: type(record) for key, record in records.items()}
         self.error = None
 
     @property
@@ -61,9 +66,12 @@ class Draft:
 
     def seal(self, question):
         if self.error is not None:
-            return Message(self.error, reply_to=question)
+            return Reply(question, error=self.error)
         parts = {key: self.types[key](record) for key, record in self.records.items()}
-        return Message(RecordDict(parts), reply_to=question)
+        try:
+            return Reply(question, from_flower(RecordDict(parts)))
+        except Refused as error:  # as a grid says it
+            return Reply(question, error=Error(UNUSABLE, str(error)))
 
 
 def pick(rng, options):

@@ -7,7 +7,6 @@ import weakref
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Error, Message
 
 from engram.client.hosts.local import LocalHost
 from engram.core.slots import flat, unflat
@@ -16,7 +15,7 @@ from engram.server.roster import query_roster
 from engram.settings.errors import RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.strategies.rounds import draw_cohort
-from engram.wire.wire import to_params, to_record
+from engram.wire.messages import Error, Reply
 from tests.samples import entry
 from tests.support import assert_same, grid, small, strategy_of, train_clients, trainer
 
@@ -34,10 +33,10 @@ def sent_by(e, model, clients):
 
 
 def one_round(strategy, g, model, server_round=1, spoil=lambda replies: replies):
-    messages = strategy.configure_train(server_round, to_record(model), ConfigRecord(), g)
-    replies = spoil(list(g.send_and_receive(messages)))
+    questions = strategy.configure_train(server_round, model, {}, g)
+    replies = spoil(list(g.ask(questions, timeout=60)))
     arrays, metrics = strategy.aggregate_train(server_round, replies)
-    return to_params(arrays), metrics
+    return arrays, metrics
 
 
 def test_cohorts_depend_on_seed_and_round_alone():
@@ -79,10 +78,8 @@ def test_a_reply_that_fails_is_left_out_named_and_counted(warnings_of_engram):
     cohort = draw_cohort(0, 1, 20, 6)
 
     def spoil(replies):
-        replies[0].content["arrays"]["model/dense0.bias"] = to_record(
-            {"x": torch.full((8,), torch.nan)}
-        )["x"]
-        return [*replies[:-1], Message(Error(5, "gone"), reply_to=strategy._sent[0].asked[-1][0])]
+        replies[0].content["arrays"]["model/dense0.bias"] = torch.full((8,), torch.nan)
+        return [*replies[:-1], Reply(strategy._sent[0].asked[-1][0], {}, Error(5, "gone"))]
 
     merged, metrics = one_round(strategy, g, model, spoil=spoil)
     expected = sent_by(small(), model, cohort[1:-1])
@@ -97,7 +94,7 @@ def test_a_round_without_a_usable_reply_stops_the_run_with_the_reasons():
     strategy, g, model = strategy_on(2)
 
     def spoil(replies):
-        return [Message(Error(2, "out of memory"), reply_to=strategy._sent[0].asked[0][0])]
+        return [Reply(strategy._sent[0].asked[0][0], {}, Error(2, "out of memory"))]
 
     with pytest.raises(RunStopped, match=r"round 3 has no usable reply; .*out of memory.*no reply"):
         one_round(strategy, g, model, server_round=3, spoil=spoil)
@@ -146,8 +143,8 @@ def test_replies_are_merged_in_the_order_of_their_clients(monkeypatch):
 def scores_of(lie=None):
     """The summary of three clients' scores, of which the last may say what it likes."""
     strategy, g, model = strategy_on(3, small(num_clients=3, clients_per_round=3))
-    messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
-    replies = list(g.send_and_receive(messages))
+    questions = strategy.configure_evaluate(1, model, {}, g)
+    replies = list(g.ask(questions, timeout=60))
     replies[2].content["clients"].update(lie or {})
     strategy.aggregate_evaluate(1, replies)
     return strategy.scores(), strategy.evaluation.columns["accuracy"]
@@ -166,23 +163,12 @@ def test_one_of_three_who_lies_about_its_scores_moves_means_by_a_third_at_most()
 
 def test_an_evaluation_without_scores_forgets_the_one_before():
     strategy, g, model = strategy_on(2)
-    messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
-    strategy.aggregate_evaluate(1, g.send_and_receive(messages))
+    questions = strategy.configure_evaluate(1, model, {}, g)
+    strategy.aggregate_evaluate(1, g.ask(questions, timeout=60))
     assert strategy.evaluation is not None
-    strategy.configure_evaluate(2, to_record(model), ConfigRecord(), g)
+    strategy.configure_evaluate(2, model, {}, g)
     strategy.aggregate_evaluate(2, [])
     assert strategy.evaluation is None
-
-
-def test_flowers_own_loop_runs_it():
-    strategy, g, model = strategy_on(3)
-    result = strategy.start(g, to_record(model), num_rounds=2)
-    by_hand, _ = one_round(strategy, g, model, server_round=1)
-    by_hand, _ = one_round(strategy, g, by_hand, server_round=2)
-    assert_same(to_params(result.arrays), by_hand)
-    assert result.evaluate_metrics_clientapp[2]["clients"] == 20
-    assert strategy.evaluation is not None
-    assert strategy.evaluation.clients == list(range(20))
 
 
 # --- Who is away ----------------------------------------------------------------------------
@@ -213,15 +199,14 @@ def test_clients_that_have_not_come_yet_are_neither_asked_nor_scored():
     whole = query_roster(g, 6)
     some = whole._replace(nodes=[1, None, 3, 4, None, 6], examples=[40, 0, 40, 40, 0, 20])
     strategy, model = strategy_of(t.experiment, g, roster=some)
-    arrays = to_record(model)
-    asked = strategy.configure_train(1, arrays, ConfigRecord(), g)
-    assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
+    arrays = model
+    asked = strategy.configure_train(1, arrays, {}, g)
+    assert {m.node for m in asked} == {1, 3, 4, 6}
     assert strategy.cohort == draw_cohort(0, 1, 6, 4, absent={1, 4})
-    asked = strategy.configure_evaluate(1, arrays, ConfigRecord(), g)
-    assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
-    strategy.summary()
+    asked = strategy.configure_evaluate(1, arrays, {}, g)
+    assert {m.node for m in asked} == {1, 3, 4, 6}
     strategy.meet(whole)
-    list(strategy.configure_train(2, arrays, ConfigRecord(), g))
+    list(strategy.configure_train(2, arrays, {}, g))
     assert strategy.cohort == draw_cohort(0, 2, 6, 4)
 
 
@@ -237,6 +222,6 @@ def test_the_former_model_has_gone_before_the_next_one_is_sent():
     del former
     gc.collect()
     assert all(leaf() is not None for leaf in old)
-    list(strategy.configure_evaluate(1, to_record(found), ConfigRecord(), g))
+    list(strategy.configure_evaluate(1, found, {}, g))
     gc.collect()
     assert [leaf() for leaf in old] == [None] * len(model)

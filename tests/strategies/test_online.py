@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from engram.core.slots import unflat
 from engram.core.tree import add_scaled
@@ -14,7 +13,6 @@ from engram.online.server_step import in_epochs
 from engram.online.universal import universal_ensemble
 from engram.server.roster import query_roster
 from engram.strategies.network_strategy import Federated
-from engram.wire.wire import to_params
 from tests.support import assert_same, cross_entropy, grid, small_of_any, trainer, write_npz
 
 ROUNDS, RADIUS = 40, 4.0
@@ -41,9 +39,9 @@ def play(e, nodes):
     strategy = Federated.build(e, query_roster(g, e.num_clients), simulated_noise(e.seed))
     arrays = strategy.init()
     for server_round in range(1, ROUNDS + 1):
-        messages, before = strategy.configure_train(server_round, arrays, ConfigRecord(), g), arrays
-        arrays, _ = strategy.aggregate_train(server_round, g.send_and_receive(messages))
-        yield unflat(to_params(before))["model"], unflat(to_params(arrays))["model"]
+        messages, before = strategy.configure_train(server_round, arrays, {}, g), arrays
+        arrays, _ = strategy.aggregate_train(server_round, g.ask(messages, timeout=60))
+        yield unflat(before)["model"], unflat(arrays)["model"]
 
 
 def gradient(e, data, model, server_round):

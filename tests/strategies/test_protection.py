@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from engram.core.changes import changes
 from engram.core.method import Update
@@ -13,7 +12,6 @@ from engram.guards.robust.centers import median, trimmed_mean
 from engram.guards.robust.neighbors import krum
 from engram.settings.families import METHODS
 from engram.strategies.rounds import draw_cohort
-from engram.wire.wire import to_params, to_record
 from tests.samples import EIGHT
 from tests.support import (
     PROTECTED,
@@ -74,10 +72,10 @@ def federation(e, nodes=20, engine="vectorized"):
 def rounds(e, *, count=1, nodes=20, engine="vectorized", spoil=lambda replies: replies):
     strategy, model, g = federation(e, nodes, engine)
     for server_round in range(1, count + 1):
-        messages = strategy.configure_train(server_round, to_record(model), ConfigRecord(), g)
-        replies = spoil(list(g.send_and_receive(messages)))
+        messages = strategy.configure_train(server_round, model, {}, g)
+        replies = spoil(list(g.ask(messages, timeout=60)))
         arrays, metrics = strategy.aggregate_train(server_round, replies)
-        model = to_params(arrays)
+        model = arrays
     return model, metrics
 
 
@@ -146,9 +144,9 @@ def lie(direction):
 
     def spoil(replies):
         for reply in replies[:2]:
-            told = to_params(reply.content["arrays"])
+            told = reply.content["arrays"]
             # Their own axis where replies are stacks of models.
-            reply.content["arrays"] = to_record({k: v + direction for k, v in told.items()})
+            reply.content["arrays"] = {k: v + direction for k, v in told.items()}
         return replies
 
     return spoil

@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from engram.core.method import Served
 from engram.core.method_shapes import Shapes
@@ -19,8 +18,8 @@ from engram.strategies.reply_border import Rejected, read_reply
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted
 from engram.strategies.train_replies import screen
-from engram.wire.messages import local_run, name_message
-from engram.wire.wire import DIVERGED, to_record
+from engram.wire.messages import TRAIN, Error, Question, Reply
+from engram.wire.wire import DIVERGED
 from tests.methods.problem import built
 from tests.samples import entry
 from tests.support import assert_same, small
@@ -33,13 +32,11 @@ FEDAVG = built(FedAvg())
 
 def clients(**change):
     record = {"server-round": 5, "ids": [3, 7], "losses": [0.5, 1.5], "failed": [], "reasons": []}
-    return ConfigRecord(
-        {key: value for key, value in (record | change).items() if value is not None}
-    )
+    return {key: value for key, value in (record | change).items() if value is not None}
 
 
 def sent(params):
-    return to_record({f"model/{name}": leaf for name, leaf in params.items()})
+    return {f"model/{name}": leaf for name, leaf in params.items()}
 
 
 def merge_by(merge="mean", running=()):
@@ -48,23 +45,20 @@ def merge_by(merge="mean", running=()):
     return Merge(settings, FEDAVG, frozenset(running), secret_noise)
 
 
-def reply(params=None, metrics=None, details=None, error=None):
-    local_run()
-    query = Message(RecordDict(), dst_node_id=1, message_type="train")
+def reply(params=None, metrics=None, details=None, error=None, *, raw=False):
+    query = Question(1, TRAIN, {})
     if error is not None:
-        return Message(error, reply_to=query)
-    content = RecordDict(
-        {
-            "arrays": params if isinstance(params, ArrayRecord) else sent(params or GOOD),
-            "metrics": MetricRecord({"num-examples": 60} if metrics is None else metrics),
-            "clients": clients() if details is None else details,
-        }
-    )
-    return Message(content, reply_to=query)
+        return Reply(query, error=error)
+    content = {
+        "arrays": params if raw else sent(params or GOOD),
+        "metrics": {"num-examples": 60} if metrics is None else metrics,
+        "clients": clients() if details is None else details,
+    }
+    return Reply(query, content)
 
 
 def verdict(
-    message,
+    question,
     most=10**6,
     losses=True,
     loss=CLASSIFICATION.metric,
@@ -83,7 +77,7 @@ def verdict(
         most=most,
         loss=loss if losses else None,
     )
-    return read_reply(message, read)
+    return read_reply(question, read)
 
 
 def test_a_good_reply_is_accepted_with_its_weight():
@@ -153,10 +147,7 @@ def test_distances_are_exact_however_large_tensors_are():
 
 @pytest.fixture
 def asked():
-    local_run()
-    message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    name_message(message, "1")
-    return message
+    return Question(1, TRAIN, {})
 
 
 RAISED = {
@@ -180,7 +171,7 @@ def test_whatever_a_reply_makes_its_reader_raise_is_its_senders_fault(asked):
             raise error
 
         with entry(name):
-            found = read_reply(Message(RecordDict(), reply_to=asked), read)
+            found = read_reply(Reply(asked, {}), read)
             assert isinstance(found, Rejected)
             assert found.kind == kind
             assert found.reason.startswith(reason)
@@ -189,8 +180,8 @@ def test_whatever_a_reply_makes_its_reader_raise_is_its_senders_fault(asked):
 
 
 def test_what_is_read_is_returned_and_errors_are_not_read(asked):
-    assert read_reply(Message(RecordDict(), reply_to=asked), len) == 0
+    assert read_reply(Reply(asked, {}), len) == 0
     for code, kind in ((2, "error"), (DIVERGED, "diverged")):
-        found = read_reply(Message(Error(code, "out of\ndisk"), reply_to=asked), len)
+        found = read_reply(Reply(asked, {}, Error(code, "out of\ndisk")), len)
         assert found == Rejected(kind, "out of\\ndisk")
-    assert read_reply(Message(Error(2, ""), reply_to=asked), len).reason == "no reason given"
+    assert read_reply(Reply(asked, {}, Error(2, "")), len).reason == "no reason given"

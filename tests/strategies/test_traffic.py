@@ -1,17 +1,13 @@
 """Bytes that a client receives and sends in a round, against those of the messages themselves."""
 
-from math import prod
-
-import numpy as np
 import pytest
-from flwr.app import ConfigRecord
+import torch
 
 from engram.compare.report_rows import report_rows
 from engram.compare.results import metrics_of
 from engram.compare.text_tables import method_table
 from engram.runs.run import Run
 from engram.simulations.engine import simulate
-from engram.wire.wire import to_record
 from tests.samples import EIGHT
 from tests.support import grid, small, strategy_of, trainer
 
@@ -25,19 +21,18 @@ def settings_of(method):
 
 
 def bytes_in(message):
-    records = message.content.array_records.values()
-    arrays = [array for record in records for array in record.values()]
-    return sum(prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
+    values = [value for record in message.content.values() for value in record.values()]
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
 def exchanged(e):
     """Bytes of the arrays in a round's messages and replies, for each client."""
     g = grid(trainer(e))
     strategy, model = strategy_of(e, g)
-    asked = [*strategy.configure_train(1, to_record(model), ConfigRecord(), g)]
-    replies = [*g.send_and_receive(asked)]
+    asked = [*strategy.configure_train(1, model, {}, g)]
+    replies = [*g.ask(asked, timeout=60)]
     assert len(replies) == len(asked) == e.clients_per_round
-    assert not any(reply.has_error() for reply in replies)
+    assert not any(reply.error for reply in replies)
     return sum(map(bytes_in, (*asked, *replies))) / len(asked)
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from engram.core.types import Params
 from engram.runs.run import Run
@@ -12,7 +11,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate
-from engram.wire.wire import ARRAYS, to_params
+from engram.wire.wire import ARRAYS
 from tests.samples import EIGHT, entry
 from tests.support import PROTECTED, grid, initial_model, strategy_of, trainer
 
@@ -206,25 +205,25 @@ def test_nodes_at_work_are_not_asked_again_and_merged_when_they_answer():
     e = Experiment(**(SMALL | settings))
     g = grid(trainer(e), nodes=8)
     strategy, _ = strategy_of(e, g)
-    config = ConfigRecord({"training": "0" * 16, "durable": 0, "way": "", "losses": True})
+    config = {"training": "0" * 16, "durable": 0, "way": "", "losses": True}
     first = strategy.init()
     messages = [*strategy.configure_train(1, first, config, g)]
     assert len(messages) == 4
     slow = messages[2:]
-    second, metrics = strategy.aggregate_train(1, g.send_and_receive(messages[:2]))
+    second, metrics = strategy.aggregate_train(1, g.ask(messages[:2], timeout=60))
     assert metrics["clients"] == 2
     assert strategy.row({})["staleness"] == 0
-    assert metrics["cohort"] == sorted(message.metadata.dst_node_id - 1 for message in messages[:2])
-    g.at_work = {message.metadata.dst_node_id for message in slow}
+    assert metrics["cohort"] == sorted(message.node - 1 for message in messages[:2])
+    g.at_work = {message.node for message in slow}
     asked = [*strategy.configure_train(2, second, config, g)]
     assert len(asked) == 2  # in the place of those that have answered
-    assert g.at_work.isdisjoint(message.metadata.dst_node_id for message in asked)
-    replies = list(g.send_and_receive(slow))
-    sent = [to_params(reply.content.array_records[ARRAYS]) for reply in replies]
+    assert g.at_work.isdisjoint(message.node for message in asked)
+    replies = list(g.ask(slow, timeout=60))
+    sent = [reply.content[ARRAYS] for reply in replies]
     third, metrics = strategy.aggregate_train(2, replies)
     assert (metrics["clients"], metrics["left-out"]) == (2, 0)
     assert strategy.row({})["staleness"] == 1
-    then, now, found = map(to_params, (first, second, third))
+    then, now, found = (first, second, third)
     for name, leaf in found.items():  # after one round: 1 / sqrt(1 + 1)
         mean = torch.stack([each[name].reshape(leaf.shape) for each in sent]).mean(0)
         torch.testing.assert_close(leaf, now[name] + 2**-0.5 * (mean - then[name]))

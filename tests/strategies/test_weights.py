@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord
 
 from engram.core.slots import unflat
 from engram.core.tree import clip
@@ -11,7 +10,6 @@ from engram.runs.run import Run
 from engram.server.roster import query_roster
 from engram.simulations.engine import simulate
 from engram.strategies.network_strategy import Federated
-from engram.wire.wire import to_params
 from tests.samples import entry
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
@@ -41,9 +39,9 @@ def rounds(t, nodes, count=1):
     strategy, g = federation(t, nodes)
     arrays = strategy.init()
     for number in range(1, count + 1):
-        messages = strategy.configure_train(number, arrays, ConfigRecord(), g)
-        arrays, metrics = strategy.aggregate_train(number, g.send_and_receive(messages))
-    return unflat(to_params(arrays))["model"], metrics
+        messages = strategy.configure_train(number, arrays, {}, g)
+        arrays, metrics = strategy.aggregate_train(number, g.ask(messages, timeout=60))
+    return unflat(arrays)["model"], metrics
 
 
 def models(t):
@@ -129,8 +127,8 @@ def test_who_is_bounded_is_named_once(warnings_of_engram):
     strategy, g = federation(lying(experiment(), [3]), 20)
     arrays = strategy.init()
     for number in (1, 2, 3):
-        messages = strategy.configure_train(number, arrays, ConfigRecord(), g)
-        _, metrics = strategy.aggregate_train(number, g.send_and_receive(messages))
+        messages = strategy.configure_train(number, arrays, {}, g)
+        _, metrics = strategy.aggregate_train(number, g.ask(messages, timeout=60))
         assert metrics["bounded"] == [3]
     said = "round 1: clients [3] report more than 100 rows, and count as if they had"
     assert warnings_of_engram.text.count("max-weight") == 1

@@ -3,28 +3,25 @@
 import ast
 import importlib
 
-from flwr.app import Message, MessageType, RecordDict
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ConfigRecord, MessageType, MetricRecord
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
+from engram.settings.errors import Refused
 from engram.settings.fingerprint import source_root
-from engram.simulations.grid import InProcessGrid
-from engram.wire.messages import (
-    GONE,
-    RAISED,
-    SUPERLINK,
-    is_simulated,
-    local_run,
-    name_message,
-    node_context,
-)
+from engram.wire import flower
+from engram.wire.messages import EVALUATE, RAISED, TRAIN
+from tests.samples import entry
 from tests.source import source_files
 
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
 PUBLIC |= {"flwr.simulation"}  # of a benchmark
 PRIVATE = {
     # Without it, Message(...) raises in each process that Flower did not start.
-    ("flwr.supercore.task_identity", "TaskIdentity"): "engram/wire/messages.py",
+    ("flwr.supercore.task_identity", "TaskIdentity"): "engram/wire/flower.py",
 }
 
 
@@ -50,27 +47,53 @@ def test_each_name_of_flower_is_one_that_it_documents():
 
 
 def test_numbers_are_flowers_own():
-    assert SUPERLINK == SUPERLINK_NODE_ID
-    assert {*GONE} == {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+    assert flower._SUPERLINK == SUPERLINK_NODE_ID
+    assert {*flower._GONE} == {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
     assert RAISED == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    assert (TRAIN, EVALUATE) == (MessageType.TRAIN, MessageType.EVALUATE)
 
 
 def test_the_grid_of_a_simulation_is_known_by_its_polls():
     class State:
         state = staticmethod(lambda: None)
 
-    assert is_simulated(InMemoryGrid(State))
-    assert not is_simulated(HttpGrid(token="any"))
-    assert not is_simulated(InProcessGrid(None, []))
+    assert flower.is_simulated(InMemoryGrid(State))
+    assert not flower.is_simulated(HttpGrid(token="any"))
 
 
-def test_a_process_creates_messages_of_a_run_and_they_have_the_names_they_are_given():
-    assert local_run(7).run_id == local_run().run_id == 7  # without a number, the one that it has
-    message = Message(RecordDict(), 3, MessageType.TRAIN)
-    assert (message.metadata.run_id, message.metadata.src_node_id) == (7, SUPERLINK)
-    name_message(message, "question")
-    reply = Message(RecordDict(), reply_to=message)
-    assert reply.metadata.reply_to_message_id == "question"
-    assert reply.metadata.src_node_id == 3
-    assert node_context(8, 3, {"partition-id": 2}, {}).node_config == {"partition-id": 2}
-    assert Message(RecordDict(), 3, MessageType.TRAIN).metadata.run_id == 8
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
+def test_arrays_are_written_as_flower_writes_them_and_read_back(dtype):
+    for shape in [(), (0,), (3,), (2, 3), (4, 1, 2)]:
+        with entry(shape):
+            array = np.array(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 5, dtype=dtype)
+            theirs = Array(array)
+            assert flower.to_flower({"r": {"a": torch.from_numpy(array)}})["r"]["a"] == theirs
+            read = flower.from_flower({"r": {"a": theirs}})["r"]["a"]
+            assert read.numpy().dtype == array.dtype
+            assert np.array_equal(read, array)
+            read.fill_(1)  # what is read is the reader's own, and can be written to
+
+
+def test_arrays_that_others_write_column_by_column_are_read_as_they_are():
+    array = np.asfortranarray(np.arange(6.0, dtype=np.float32).reshape(2, 3))
+    assert np.array_equal(flower.from_flower({"r": {"a": Array(array)}})["r"]["a"], array)
+
+
+def test_content_is_in_records_of_flowers_types_and_messages_share_tensors():
+    model, shared = {"w": torch.ones(2)}, {}
+    content = {"arrays": model, "metrics": {"loss": 0.5}, "config": {"n": [1, 2]}, "own": {}}
+    first, second = (flower.to_flower(content, shared) for _ in range(2))
+    assert isinstance(first["metrics"], MetricRecord)
+    assert isinstance(first["config"], ConfigRecord)
+    assert first["arrays"] is second["arrays"]
+    found = flower.from_flower(first)
+    assert torch.equal(found["arrays"].pop("w"), torch.ones(2))
+    assert found == {"arrays": {}, "metrics": {"loss": 0.5}, "config": {"n": [1, 2]}, "own": {}}
+
+
+def test_an_array_that_is_not_what_it_is_declared_to_be_is_refused():
+    array = Array(np.ones((2, 3), np.float32))
+    for change in ({"shape": (10**12,)}, {"dtype": "object"}, {"stype": "pickle"}, {"data": b""}):
+        said = {key: getattr(array, key) for key in ("dtype", "shape", "stype", "data")}
+        with pytest.raises(Refused, match="array 'w' cannot be read"):
+            flower.from_flower({"arrays": {"w": Array(**said | change)}})

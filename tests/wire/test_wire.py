@@ -1,14 +1,11 @@
 """Streams, messages, hosting and fingerprints."""
 
-import pickle
 import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,17 +15,6 @@ from engram.link.node_config import NodeConfig, hosted_clients
 from engram.settings.errors import Refused
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.wire.roster import describe_node, read_entry
-from engram.wire.wire import to_params, to_record
-from tests.samples import entry
-from tests.support import assert_same
-
-
-def test_parameters_survive_the_wire_bit_for_bit():
-    params = {"a": torch.randn(2, 3), "b": torch.randn(4, dtype=torch.float64).requires_grad_()}
-    back = to_params(to_record(params))
-    assert type(back) is dict
-    assert_same(back, {name: leaf.detach() for name, leaf in params.items()})
-    assert isinstance(to_record(params), ArrayRecord)
 
 
 def test_a_stream_is_a_function_of_its_keys():
@@ -41,42 +27,6 @@ def test_a_stream_is_a_function_of_its_keys():
     assert len({first(*key) for key in keys}) == len(keys)
     ours = [torch.rand(3, generator=torch_generator(5, Stream.MODEL)) for _ in range(2)]
     assert torch.equal(*ours)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
-def test_arrays_are_written_as_flower_writes_them_and_read_back(dtype):
-    for shape in [(), (0,), (3,), (2, 3), (4, 1, 2)]:
-        with entry(shape):
-            array = np.array(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 5, dtype=dtype)
-            written = to_record({"a": torch.from_numpy(array)})["a"]
-            theirs = Array(array)
-            assert (written.data, written.dtype, written.shape) == (
-                theirs.data,
-                theirs.dtype,
-                theirs.shape,
-            )
-            read = to_params(ArrayRecord({"a": theirs}))["a"]
-            assert read.numpy().dtype == array.dtype
-            assert np.array_equal(read, array)
-            read.fill_(1)  # what is read is the reader's own, and can be written to
-
-
-def test_an_array_holds_its_tensor_until_it_is_copied_or_changed():
-    leaf = torch.arange(6.0).reshape(2, 3)
-    record, theirs = to_record({"a": leaf}), Array(leaf)
-    assert to_params(record)["a"].data_ptr() == leaf.data_ptr()
-    assert type(record["a"]).__qualname__ == "Array"  # as Flower names it to others
-    copied = pickle.loads(pickle.dumps(record))["a"]
-    assert (type(copied), copied) == (Array, theirs)
-    assert np.array_equal(record["a"].numpy(), leaf)
-    assert to_params(record)["a"].data_ptr() == leaf.data_ptr()
-    record["a"].data = Array(2 * leaf).data
-    assert torch.equal(to_params(record)["a"], 2 * leaf)
-
-
-def test_arrays_that_others_write_column_by_column_are_read_as_they_are():
-    array = np.asfortranarray(np.arange(6.0, dtype=np.float32).reshape(2, 3))
-    assert np.array_equal(to_params(ArrayRecord({"a": Array(array)}))["a"], array)
 
 
 @given(st.integers(0, 60), st.integers(1, 20))

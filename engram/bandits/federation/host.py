@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from engram.bandits.environments.environment import Round
 from engram.bandits.federation.bandit_turns import Arrivals, drawn_arrivals, table_arrivals
@@ -41,8 +40,17 @@ from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.settings.errors import EngramError, brief, one_line
 from engram.settings.experiment import Experiment
+from engram.wire.messages import Content, Reply
 from engram.wire.roster import describe_node
-from engram.wire.wire import ARRAYS, CLIENTS, config_of, floats_record, read_int, read_list
+from engram.wire.wire import (
+    ARRAYS,
+    CLIENTS,
+    arrays_of,
+    config_of,
+    floats_record,
+    read_int,
+    read_list,
+)
 
 
 class UserSites:
@@ -155,17 +163,17 @@ class UserSites:
             self._versions[client] = version
         return np.array([self._places[client] for client in clients], dtype=np.intp)
 
-    def describe(self, hosted: Sequence[int]) -> RecordDict:
+    def describe(self, hosted: Sequence[int]) -> Content:
         """Describes the number of turns, and the features of the arms."""
         clients = dict.fromkeys(hosted, self.experiment.num_rounds)
         names = [f"x{k}" for k in range(self.arrivals.dim)]
         return describe_node(clients, Kind.of_table(names), self.arrivals.names)
 
-    def train(self, requests: Sequence[Request]) -> list[Message]:
+    def train(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers questions of a turn."""
         return [answered(request, partial(_answer, self, request)) for request in requests]
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+    def evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Reports turns, rewards and regrets that have not been reported yet."""
         return [answered(request, partial(_totals, self, request)) for request in requests]
 
@@ -183,8 +191,8 @@ def _kept(state: UserSiteState, place: int, untold: Array) -> Params:
     return remembered(state, [place]) | {"untold": torch.from_numpy(untold.copy())}
 
 
-def _answer(host: UserSites, request: Request, clients: list[int]) -> RecordDict:
-    content = request.message.content
+def _answer(host: UserSites, request: Request, clients: list[int]) -> Content:
+    content = request.question.content
     answer = _ANSWERS.get(str(config_of(content).get(ASKED)))
     if answer is None:
         raise EngramError(f"{ASKED} must be one of {', '.join(_ANSWERS)}")
@@ -194,47 +202,45 @@ def _answer(host: UserSites, request: Request, clients: list[int]) -> RecordDict
         raise EngramError(one_line(f"{error}")) from error
 
 
-def _offer(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+def _offer(host: UserSites, content: Content, clients: list[int], number: int) -> Content:
     found = host.offer(clients, _members(content), number)
     served = [] if found is None else [found.user]
     records = {} if found is None else {ARMS: floats_record(arms=found.arms)}
     return _reply(number, records, served=served)
 
 
-def _predictions(
-    host: UserSites, content: RecordDict, clients: list[int], number: int
-) -> RecordDict:
-    arms = read_arms(content.array_records[ARMS], host.arrivals.dim)
+def _predictions(host: UserSites, content: Content, clients: list[int], number: int) -> Content:
+    arms = read_arms(arrays_of(content, ARMS), host.arrivals.dim)
     found, rows = host.predictions(clients, arms, number)
     return _reply(number, {PREDICTIONS: floats_record(predictions=found)}, rows=rows)
 
 
-def _gradients(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+def _gradients(host: UserSites, content: Content, clients: list[int], number: int) -> Content:
     widths = host.arrivals.dim, *host.experiment.hidden_widths
-    weights, drawn = read_question(content.array_records[ARRAYS], widths, clients)
+    weights, drawn = read_question(arrays_of(content, ARRAYS), widths, clients)
     found = host.gradients(weights, drawn, number)
     return _reply(number, {ARRAYS: network_record(found)})
 
 
-def _play(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+def _play(host: UserSites, content: Content, clients: list[int], number: int) -> Content:
     (client,) = clients
     arm, durable = read_int(config_of(content), ARM), durable_of(content)
     members = _members(content)
     return _report(number, host.play(client, members, arm, server_round=number, durable=durable))
 
 
-def _members(content: RecordDict) -> list[int]:
+def _members(content: Content) -> list[int]:
     found = read_list(config_of(content), MEMBERS, int)
     if not found or found != sorted(set(found)):
         raise ValueError(f"{MEMBERS} must be clients in ascending order, got {brief(found)}")
     return found
 
 
-def _reply(number: int, records: Mapping[str, ArrayRecord], **details: Any) -> RecordDict:
-    return RecordDict({**records, CLIENTS: ConfigRecord({"server-round": number, **details})})
+def _reply(number: int, records: Mapping[str, Params], **details: Any) -> Content:
+    return {**records, CLIENTS: {"server-round": number, **details}}
 
 
-def _report(number: int, totals: Array) -> RecordDict:
+def _report(number: int, totals: Array) -> Content:
     turns, reward, regret = totals.tolist()
     return _reply(number, {}, turns=int(turns), reward=reward, regret=regret)
 
@@ -242,6 +248,6 @@ def _report(number: int, totals: Array) -> RecordDict:
 _ANSWERS = {"offer": _offer, "predictions": _predictions, "gradients": _gradients, "play": _play}
 
 
-def _totals(host: UserSites, request: Request, clients: list[int]) -> RecordDict:
-    number = round_of(request.message.content)
+def _totals(host: UserSites, request: Request, clients: list[int]) -> Content:
+    number = round_of(request.question.content)
     return _report(number, host.untold(clients, number))

@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
 
 from engram.bandits.networks import Weights
 from engram.bandits.replay import Drawn
 from engram.core.arrays import Array
+from engram.core.types import Params
 from engram.scoring.score_columns import LARGEST
-from engram.wire.wire import floats_record, read_array, read_floats, to_record
+from engram.wire.wire import floats_record, read_array, read_floats
 
 ASKED: Final = "asked"  # config key, the question: offer, predictions, gradients or play
 ARM: Final = "arm"  # config key: which arm to play
@@ -28,7 +28,7 @@ _ROUNDING = 1e-9
 _LEAST_SHARE = 1e-6  # of the rows, by which a gradient may be divided
 
 
-def read_arms(record: ArrayRecord, dim: int) -> Array:
+def read_arms(record: Params, dim: int) -> Array:
     """Reads arms, shape (K, d), with the errors of ``read_floats``."""
     shape = tuple(record[ARMS].shape)
     arms = read_floats(record, ARMS, (shape[0] if shape else 0, dim))
@@ -39,7 +39,7 @@ def read_arms(record: ArrayRecord, dim: int) -> Array:
     return arms
 
 
-def read_predictions(record: ArrayRecord, shape: tuple[int, int]) -> Array:
+def read_predictions(record: Params, shape: tuple[int, int]) -> Array:
     """Reads predictions of n clients for K arms, (n, K), with the errors of ``read_floats``."""
     found = read_floats(record, PREDICTIONS, shape)
     if not _usable(found):
@@ -52,12 +52,12 @@ def _usable(numbers: Array) -> bool:
     return bool((np.abs(numbers) <= LARGEST).all())
 
 
-def network_record(weights: Weights) -> ArrayRecord:
+def network_record(weights: Weights) -> Params:
     """Serializes M networks' parameters or gradients: ``theta.k`` for layer k, (M, out, in)."""
-    return to_record({f"theta.{k}": w for k, w in enumerate(weights)})
+    return {f"theta.{k}": w.detach() for k, w in enumerate(weights)}
 
 
-def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weights:
+def read_network(record: Params, widths: Sequence[int], count: int) -> Weights:
     """Reads a ``network_record`` of ``count`` networks.
 
     ``widths`` are d and the widths of the hidden layers.
@@ -97,7 +97,7 @@ def drawn_of(clients: Collection[int], drawn: Drawn) -> Drawn | None:
     )
 
 
-def question_record(weights: Weights, drawn: Drawn) -> ArrayRecord:
+def question_record(weights: Weights, drawn: Drawn) -> Params:
     """Serializes a question for the loss's gradients on some rows, at given networks.
 
     It has the M networks, and ``clients``, ``slots`` and ``shares`` of the rows drawn, (M, n).
@@ -105,13 +105,13 @@ def question_record(weights: Weights, drawn: Drawn) -> ArrayRecord:
     _, users, slots, shares = drawn
     record = network_record(weights)
     numbers = {"clients": users, "slots": slots}
-    record.update(to_record({k: torch.from_numpy(a.astype(np.int64)) for k, a in numbers.items()}))
+    record.update({k: torch.from_numpy(a.astype(np.int64)) for k, a in numbers.items()})
     record.update(floats_record(shares=shares))
     return record
 
 
 def read_question(
-    record: ArrayRecord, widths: Sequence[int], clients: Collection[int]
+    record: Params, widths: Sequence[int], clients: Collection[int]
 ) -> tuple[Weights, Drawn]:
     """Reads a ``question_record``.
 

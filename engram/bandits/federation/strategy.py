@@ -4,7 +4,7 @@ A round is a turn. The server asks whose turn it is, what clients' networks pred
 and in each of J_2 steps for gradients; its last message says which arm to play.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from logging import getLogger
 from statistics import median_low
@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from torch import Tensor
 
 from engram.bandits.federation.meta_ban import MetaBan
@@ -41,10 +39,19 @@ from engram.core.arrays import Array, Ints
 from engram.core.types import Params
 from engram.settings.errors import RunStopped, brief, few
 from engram.settings.experiment import Experiment
-from engram.strategies.base import Row, strategies
+from engram.strategies.base import Nodes, Row, strategies
 from engram.strategies.site_strategy import TOTALS, Read, Records, SiteStrategy, regret_in_words
+from engram.wire.messages import EVALUATE, TRAIN, Content, Entries, Question, Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import ARRAYS, CLIENTS, floats_record, read_float, read_int, read_list
+from engram.wire.wire import (
+    ARRAYS,
+    CLIENTS,
+    arrays_of,
+    floats_record,
+    read_float,
+    read_int,
+    read_list,
+)
 
 _log = getLogger("flwr.engram")
 _ROUNDING = 1e-6  # of a regret that is 0
@@ -61,8 +68,8 @@ class _Astray(Exception):
 
 class _Turn(NamedTuple):
     number: int  # the round
-    config: ConfigRecord  # sent to every node
-    grid: Grid
+    config: Entries  # sent to every node
+    grid: Nodes
 
 
 @strategies(MetaBan.plug_in)
@@ -95,28 +102,28 @@ class MetaBanTurns(SiteStrategy):
         self._last: Mapping[str, Any] | None = None
         self.state: Params = {}
 
-    def init(self) -> ArrayRecord:
+    def init(self) -> Params:
         """Initializes the state; returns Theta_0."""
         zeros = torch.zeros(self._experiment.num_clients, dtype=torch.float64)
         self.state = {name: zeros.clone() for name in (*TOTALS, "served")}
         self.state |= {"came": torch.zeros(0, dtype=torch.int64), "chosen": torch.tensor(0)}
         return self._theta
 
-    def ask(self, *given: Any, **others: Any) -> list[Message]:
-        """See ``SiteStrategy.ask``; notes who takes part in the turn."""
-        messages = super().ask(*given, **others)
+    def questions(self, *given: Any, **others: Any) -> list[Question]:
+        """See ``SiteStrategy.questions``; notes who takes part in the turn."""
+        questions = super().questions(*given, **others)
         self._part.update(self.cohort)
-        return messages
+        return questions
 
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns all sites that the turn's questions have asked, not those of the last alone."""
         return {**super().row(absent), "cohort": sorted({*self._part, *absent})}
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
         """Asks for the turn's client, chooses an arm, and returns the message that says so."""
-        told = ConfigRecord({**config, MEMBERS: sorted(self.sites.nodes)})
+        told = {**config, MEMBERS: sorted(self.sites.nodes)}
         turn = _Turn(server_round, told, grid)
         self.left_out, self._theta, self._played = {}, arrays, {}
         self._part, self._far = set(), set()
@@ -134,12 +141,10 @@ class MetaBanTurns(SiteStrategy):
         arm = self._choose(turn, served, arms, predictions, rows)
         self._played["arm"] = arm
         self.state["served"][served] += 1
-        told = ConfigRecord({**turn.config, ARM: arm})
+        told = {**turn.config, ARM: arm}
         return self._ask(turn._replace(config=told), "play", {served})
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Sequence[Reply]) -> tuple[Params, Row]:
         """Adds the site's report to the totals.
 
         Returns:
@@ -152,7 +157,7 @@ class MetaBanTurns(SiteStrategy):
             RunStopped: Too few replies are usable.
         """
 
-        def told(content: RecordDict, clients: list[int]) -> None:
+        def told(content: Content, clients: list[int]) -> None:
             outcome = _outcome(content, self._untold(clients))
             for name, value in zip(TOTALS, outcome, strict=True):
                 self.state[name][clients[0]] += value
@@ -160,35 +165,33 @@ class MetaBanTurns(SiteStrategy):
         self.left_out |= self.gather(server_round, replies, told)
         self.check_enough(len(self._there()))
         found = {"sites": len(self._there()), "left-out": len(self.left_out)}
-        return self._theta, MetricRecord({**found, **self._totals(), **self._played})
+        return self._theta, {**found, **self._totals(), **self._played}
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
         """Asks for the turns that have not been reported."""
         del arrays
         self._last = None
-        return self.ask(MessageType.EVALUATE, server_round, config, grid, lambda clients: {})
+        return self.questions(EVALUATE, server_round, config, grid, lambda clients: {})
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> None:
         """Returns the sums of ``TOTALS`` over nodes with enough turns to report."""
         found = np.zeros(len(TOTALS))
 
-        def told(content: RecordDict, clients: list[int]) -> None:
+        def told(content: Content, clients: list[int]) -> None:
             found.__iadd__(_outcome(content, self._untold(clients)))
 
         self.gather(server_round, replies, told)
         self._last = dict(zip(TOTALS, found.tolist(), strict=True))
-        return MetricRecord(self._last)
+        return {**self._last}
 
     @property
     def evaluated(self) -> bool:
         """Whether sites have been asked for their unreported turns."""
         return self._last is not None
 
-    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+    def results(self, arrays: Params, row: Row) -> Row:
         """Returns each client's and the total reported turns, rewards and regrets."""
         del arrays
         return {
@@ -224,12 +227,12 @@ class MetaBanTurns(SiteStrategy):
         """
         offers: dict[int, Array] = {}
 
-        def read(content: RecordDict, clients: list[int]) -> None:
-            served = read_list(content.config_records[CLIENTS], "served", int)
+        def read(content: Content, clients: list[int]) -> None:
+            served = read_list(content[CLIENTS], "served", int)
             if len(served) > 1 or not set(served) <= set(clients):
                 raise ValueError(f"its node offers arms to {brief(served)}")
             if served:
-                record = content.array_records[ARMS]
+                record = arrays_of(content, ARMS)
                 offers[served[0]] = read_arms(record, len(self.sites.columns))
 
         self._exchange(turn, "offer", None, read)
@@ -246,13 +249,13 @@ class MetaBanTurns(SiteStrategy):
         found = np.full((len(came), len(arms)), np.inf)
         rows = np.zeros(len(came), dtype=np.intp)
 
-        def read(content: RecordDict, clients: list[int]) -> None:
-            counts = read_list(content.config_records[CLIENTS], "rows", int)
+        def read(content: Content, clients: list[int]) -> None:
+            counts = read_list(content[CLIENTS], "rows", int)
             most = self.state["served"][clients].tolist()  # rows are weights, one of each turn
             alike = len(counts) == len(most)
             if not (alike and all(0 <= n <= m for n, m in zip(counts, most, strict=True))):
                 raise ValueError("its clients' numbers of rows are impossible")
-            record = content.array_records[PREDICTIONS]
+            record = arrays_of(content, PREDICTIONS)
             places = [came.index(client) for client in clients]
             found[places] = read_predictions(record, (len(clients), len(arms)))
             rows[places] = counts
@@ -313,8 +316,8 @@ class MetaBanTurns(SiteStrategy):
             part = drawn_of(clients, drawn)
             return None if part is None else {ARRAYS: question_record(weights, part)}
 
-        def read(content: RecordDict, clients: list[int]) -> None:
-            heard.append((clients, self._network(content.array_records[ARRAYS], len(drawn.runs))))
+        def read(content: Content, clients: list[int]) -> None:
+            heard.append((clients, self._network(arrays_of(content, ARRAYS), len(drawn.runs))))
 
         self._exchange(turn, "gradients", came, read, ask)
         entries = [max(float(layer.abs().max()) for layer in part) for _, part in heard]
@@ -333,30 +336,30 @@ class MetaBanTurns(SiteStrategy):
         taken = [client for clients, _ in near for client in clients]
         return summed(weights, drawn, taken, [part for _, part in near])
 
-    def _network(self, record: ArrayRecord, count: int) -> Weights:
+    def _network(self, record: Params, count: int) -> Weights:
         widths = (self._policy.dim, *self._policy.hidden)
         return read_network(record, widths, count)
 
     def _exchange(
         self, turn: _Turn, asked: str, among: Among, read: Read, records: Ask = lambda clients: {}
     ) -> None:
-        messages = self._ask(turn, asked, among, records)
-        replies = turn.grid.send_and_receive(messages, timeout=self._experiment.timeout)
+        questions = self._ask(turn, asked, among, records)
+        replies = turn.grid.ask(questions, timeout=self._experiment.timeout)
         self.left_out |= self.gather(turn.number, replies, read)
 
     def _ask(
         self, turn: _Turn, asked: str, among: Among, records: Ask = lambda clients: {}
-    ) -> list[Message]:
+    ) -> list[Question]:
         clients = set(self.sites.nodes if among is None else among) - self.left_out.keys()
-        config = ConfigRecord({**turn.config, ASKED: asked})
-        return self.ask(MessageType.TRAIN, turn.number, config, turn.grid, records, clients)
+        config = {**turn.config, ASKED: asked}
+        return self.questions(TRAIN, turn.number, config, turn.grid, records, clients)
 
     def _there(self) -> set[int]:
         return set(self.sites.nodes) - self.left_out.keys()
 
 
-def _outcome(content: RecordDict, most: float) -> tuple[int, float, float]:
-    details = content.config_records[CLIENTS]
+def _outcome(content: Content, most: float) -> tuple[int, float, float]:
+    details = content[CLIENTS]
     turns = read_int(details, "turns")
     reward, regret = read_float(details, "reward"), read_float(details, "regret")
     possible = 0 <= turns <= most and all(

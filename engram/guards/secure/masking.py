@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
-
 from engram.client.hosts.local import LocalHost
 from engram.client.requests import Request
 from engram.core.method import Update
@@ -22,7 +20,8 @@ from engram.guards.secure.stages import Asked, Stages
 from engram.guards.secure.terms import check_work
 from engram.guards.secure.wire import SECURE, read_entries
 from engram.settings.errors import REFUSED, EngramError, Refused, one_line
-from engram.wire.wire import ARRAYS, CLIENTS, METRICS, config_of, read_list, to_params, to_record
+from engram.wire.messages import Content, Error, Reply
+from engram.wire.wire import ARRAYS, CLIENTS, METRICS, arrays_of, config_of, read_list
 
 
 class MaskingHost:
@@ -46,16 +45,16 @@ class MaskingHost:
         self._guard = client_guards(host.trainer.experiment)
         self._stages = Stages(host.trainer.experiment, parties, least, state)
 
-    def exchange(self, requests: Sequence[Request]) -> list[Message]:
+    def exchange(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers stages of a secure round in which nobody trains."""
         return [_reply(request, partial(self._stages.answer, request)) for request in requests]
 
-    def train(self, requests: Sequence[Request]) -> list[Message]:
+    def train(self, requests: Sequence[Request]) -> list[Reply]:
         """Trains the clients of all requests, and masks the mean of each request's clients.
 
         A reply has one array, and who has trained; no losses, which would be of single clients.
         """
-        ready, replies = dict[int, Asked](), dict[int, Message]()
+        ready, replies = dict[int, Asked](), dict[int, Reply]()
         for i, request in enumerate(requests):
             try:
                 ready[i] = self._ready(request)
@@ -64,24 +63,24 @@ class MaskingHost:
         trained = self._host.train([requests[i] for i in ready]) if ready else []
         for (i, asked), reply in zip(ready.items(), trained, strict=True):
             masked = partial(self._masked, requests[i], asked, reply)
-            replies[i] = reply if reply.has_error() else _reply(requests[i], masked)
+            replies[i] = reply if reply.error else _reply(requests[i], masked)
         return [replies[i] for i in range(len(requests))]
 
     def _ready(self, request: Request) -> Asked:
-        content, asked = request.message.content, self._stages.asked(request)
+        content, asked = request.question.content, self._stages.asked(request)
         with self._stages.party(asked) as party:
             if not config_of(content).get("combine", True):
                 raise Refused("combine must be true where aggregation is secure: only sums leave")
             check_work(content, self._host.trainer.experiment, asked.session)
-            party.open(read_entries(content.config_records[SECURE]))
+            party.open(read_entries(content[SECURE]))
         return asked
 
-    def _masked(self, request: Request, asked: Asked, reply: Message) -> RecordDict:
+    def _masked(self, request: Request, asked: Asked, reply: Reply) -> Content:
         content, session, trainer = reply.content, asked.session, self._host.trainer
-        details = content.config_records[CLIENTS]
+        details = content[CLIENTS]
         rows = read_list(details, "examples", int)
-        both = request.message.content, content
-        received, sent = (unflat(to_params(each.array_records[ARRAYS])) for each in both)
+        both = request.question.content, content
+        received, sent = (unflat(arrays_of(each, ARRAYS)) for each in both)
         update = Update(sent, sum(min(count, session.most) for count in rows), len(rows))
         with self._stages.party(asked) as party:
             entropy = self._noise(session.number, party.number)
@@ -95,22 +94,20 @@ class MaskingHost:
             )
             masked = self._guard.send(at, update)
         names = ("server-round", "ids", "failed", "reasons", "way")
-        return RecordDict(
-            {
-                ARRAYS: to_record(masked.slots),
-                METRICS: MetricRecord({"num-examples": sum(rows)}),
-                CLIENTS: ConfigRecord({name: details[name] for name in names} | {"losses": []}),
-            }
-        )
+        return {
+            ARRAYS: masked.slots,
+            METRICS: {"num-examples": sum(rows)},
+            CLIENTS: {name: details[name] for name in names} | {"losses": []},
+        }
 
 
-def _reply(request: Request, answer: Callable[[], RecordDict]) -> Message:
+def _reply(request: Request, answer: Callable[[], Content]) -> Reply:
     try:
-        return Message(answer(), reply_to=request.message)
+        return Reply(request.question, answer())
     except (KeyError, TypeError, ValueError, EngramError) as error:
         return _refusal(request, error)
 
 
-def _refusal(request: Request, error: Exception) -> Message:
+def _refusal(request: Request, error: Exception) -> Reply:
     text = f"a message lacks {error}" if isinstance(error, KeyError) else str(error)
-    return Message(Error(REFUSED, one_line(text)), reply_to=request.message)
+    return Reply(request.question, {}, Error(REFUSED, one_line(text)))

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from flwr.app import ConfigRecord, RecordDict
-
 from engram.client.requests import Request, asked_clients
 from engram.core.checks import must
 from engram.guards.secure.party import Party
@@ -24,6 +22,7 @@ from engram.guards.secure.unmasked_sums import Sums
 from engram.guards.secure.wire import SECURE, STAGE, Stage, read_entries, to_entries
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from engram.wire.messages import Content, Entries
 from engram.wire.wire import config_of, read_list
 
 
@@ -45,12 +44,12 @@ class Stages:
         self.sums = Sums(state)
         self._rounds: dict[int, tuple[Asked, Party]] = {}
 
-    def answer(self, request: Request) -> RecordDict:
+    def answer(self, request: Request) -> Content:
         """Answers one stage; raises ``Refused``, or any error of a malformed message."""
-        content, stages = request.message.content, get_args(Stage)
+        content, stages = request.question.content, get_args(Stage)
         if (stage := str(config_of(content)[STAGE])) not in stages:
             raise Refused(must("stage", stage, f"one of {', '.join(stages)}"))
-        asked, told = self.asked(request), content.config_records.get(SECURE, ConfigRecord())
+        asked, told = self.asked(request), content.get(SECURE, {})
         if stage == "keys":
             return _record(self._begin(asked, told))
         with self.party(asked) as party:
@@ -67,7 +66,7 @@ class Stages:
 
     def asked(self, request: Request) -> Asked:
         """Reads the terms of a message, and checks the site's number of clients."""
-        config, clients = config_of(request.message.content), asked_clients(request)
+        config, clients = config_of(request.question.content), asked_clients(request)
         session = session_of(config, self._experiment)
         own, count = self._parties.identity(request), len(clients)
         if (told := dict(session.asked).get(own.party, 0)) != count:
@@ -83,7 +82,7 @@ class Stages:
         yield party
         self._rounds[asked.own.party] = asked, party
 
-    def _begin(self, asked: Asked, told: ConfigRecord) -> dict[int, bytes]:
+    def _begin(self, asked: Asked, told: Entries) -> dict[int, bytes]:
         session, own, _ = asked
         registry = told.get(REGISTRY)
         self._parties.learn(registry if isinstance(registry, bytes) else b"")
@@ -99,5 +98,5 @@ class Stages:
         return {own.party: party.advert.data}
 
 
-def _record(entries: Mapping[int, bytes]) -> RecordDict:
-    return RecordDict({SECURE: ConfigRecord(to_entries(entries))})
+def _record(entries: Mapping[int, bytes]) -> Content:
+    return {SECURE: to_entries(entries)}

@@ -6,24 +6,23 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from flwr.app import ConfigRecord, RecordDict
-
 from engram.core.checks import must
 from engram.guards.calibration import noise_multiplier
 from engram.guards.secure.session import Session, threshold
 from engram.settings.experiment import Experiment
+from engram.wire.messages import Content, Entries
 from engram.wire.wire import (
     ARRAYS,
     TRAINING,
+    arrays_of,
     read_int,
     read_list,
-    to_params,
     units_entries,
     units_of,
 )
 
 
-def digests(content: RecordDict, e: Experiment) -> tuple[str, str]:
+def digests(content: Content, e: Experiment) -> tuple[str, str]:
     """Returns SHA-256 of settings with units, and of the model, of a message to train.
 
     They decide an update, besides the rows.
@@ -38,7 +37,7 @@ def digests(content: RecordDict, e: Experiment) -> tuple[str, str]:
     """
     units = json.dumps(units_entries(units_of(content)), sort_keys=True)
     model = hashlib.sha256()
-    for name, leaf in sorted(to_params(content.array_records[ARRAYS]).items()):
+    for name, leaf in sorted(arrays_of(content, ARRAYS).items()):
         model.update(json.dumps([name, str(leaf.dtype), *leaf.shape]).encode())
         model.update((leaf + 0.0).numpy().tobytes())  # of -0.0, the bits of 0.0
     return hashlib.sha256(_settings(e) + units.encode()).hexdigest(), model.hexdigest()
@@ -59,7 +58,7 @@ def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:
     return {**parties, "work": work, "model-digest": model}
 
 
-def check_work(content: RecordDict, e: Experiment, session: Session) -> None:
+def check_work(content: Content, e: Experiment, session: Session) -> None:
     """Refuses a message to train by other settings, or from another model, than the terms say.
 
     Raises:
@@ -73,7 +72,7 @@ def check_work(content: RecordDict, e: Experiment, session: Session) -> None:
         )
 
 
-def session_of(config: ConfigRecord, e: Experiment) -> Session:
+def session_of(config: Entries, e: Experiment) -> Session:
     """Returns the terms of a round, by a message's config.
 
     Raises:

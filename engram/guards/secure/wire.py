@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from flwr.app import ConfigRecord
-
 from engram.core.checks import brief
+from engram.wire.messages import Entries
 from engram.wire.wire import read_list
 
 SECURE: Final = "secure"
@@ -27,7 +26,7 @@ def to_entries(data: Mapping[int, bytes]) -> dict[str, Any]:
     return {"parties": list(data), "data": list(data.values())}
 
 
-def read_entries(record: ConfigRecord) -> dict[int, bytes]:
+def read_entries(record: Entries) -> dict[int, bytes]:
     """Reads the entries of ``to_entries``.
 
     Raises:

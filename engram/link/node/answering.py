@@ -9,14 +9,13 @@ from logging import getLogger
 from threading import Event
 from typing import Final
 
-from flwr.app import MessageType
-
 from engram.link.node.link import Answer, Task
 from engram.link.node.worker import Outcome, Work, Worker, WorkerDied
 from engram.settings.errors import Refused
 from engram.sites.audit import ENDED, Audit
 from engram.sites.policy import USUAL, Policy
 from engram.wire.counters import Counters
+from engram.wire.messages import TRAIN
 
 _log = getLogger("flwr.engram")
 
@@ -115,7 +114,7 @@ class Answering:
         """Adds a line to the audit; it counts as a round if it was to train."""
         line = {"kind": ENDED, "run": int(task.run), "why": why}
         with contextlib.suppress(OSError):  # the worker says so, with the next message
-            self._audit.append(line, trained=task.kind == MessageType.TRAIN)
+            self._audit.append(line, trained=task.kind == TRAIN)
 
     def _count(self, task: Task, answer: Answer, seconds: float) -> None:
         received = sum(len(c) if isinstance(c, bytes) else c.size for c in task.contents)

@@ -1,33 +1,31 @@
-"""The ClientApp's answers to questions of the link, in a node's worker."""
+"""A client's answers to questions of the link, in a node's worker."""
 
 import sys
 from typing import Any, Final
 
-from flwr.app import Message
-
-from engram.client.app import app
+from engram.client.app import answer_question
 from engram.link.blobs import Blob
 from engram.link.node.worker import Outcome, Work
 from engram.link.records import from_contents, to_parts
 from engram.settings.errors import AWAITED, BUSY, REFUSED, EngramError, Refused, brief, one_line
 from engram.settings.files import parse_json
-from engram.wire.messages import node_context
+from engram.wire.messages import NodeContext, Question
 
 _LARGEST_CONFIG: Final = 2**20  # bytes; Engram's has about ten thousand
 _ERRORS: Final = {REFUSED: "refused", BUSY: "busy", AWAITED: "awaited"}
 
 
 def outcome_of(work: Work, node_config: dict[str, Any]) -> Outcome:
-    """Has the ClientApp answer a question; writes the content of its reply to a file."""
+    """Answers a question; writes the content of its reply to a file."""
     try:
-        context = node_context(work.run, work.node, node_config, _run_config(work.contents[0]))
+        context = NodeContext(work.run, node_config, _run_config(work.contents[0]))
         contents = [c if isinstance(c, bytes) else c.view() for c in work.contents[1:]]
-        message = Message(from_contents(contents, sys.maxsize), work.node, work.kind)
+        question = Question(work.node, work.kind, from_contents(contents, sys.maxsize))
         del contents
-        reply = app(message, context)
-        del message  # the reply may be as large
-        if reply.has_error():
-            code, reason = reply.error.code, reply.error.reason or ""
+        reply = answer_question(question, context)
+        question.content = {}  # the reply may be as large
+        if reply.error:
+            code, reason = reply.error
             said = _ERRORS.get(code)
             return Outcome(None, said or "failed", reason, 0 if said else code)
         return Outcome(Blob.write(work.place, to_parts(reply.content), work.key))

@@ -6,9 +6,10 @@ All of them ask all clients in every round, and see the same updates for the sam
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
-from flwr.serverapp.strategy import FedAdam, FedYogi, Strategy
+from flwr.serverapp.strategy import FedAdam, FedYogi
 
 from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore
@@ -29,13 +30,16 @@ from engram.settings.method_for_data import server_side
 from engram.simulations.grid import InProcessGrid
 from engram.strategies.network_strategy import Federated
 from engram.strategies.rounds import Rounds
-from engram.wire.wire import to_params
+from engram.wire.flower import HostGrid
 
 _WIDTH = 5  # a grid begins with 2^-5 to 2^5 times the default
 _WIDEST = 20
 
 
-Build = Callable[[float, Experiment, Engine], Strategy]  # with a step size or radius
+Train = Callable[[int, Params], Params]
+"""``(server_round, slots) -> slots``: trains one round."""
+Build = Callable[[float, Experiment, FederatedData, Engine], tuple[Params, Train]]
+"""Returns the first slots, and the rounds with a step size or radius."""
 
 
 class ServerStep(NamedTuple):
@@ -47,13 +51,18 @@ class ServerStep(NamedTuple):
 
 
 def _ours(stepping: Callable[[Method, float], Method]) -> Build:
-    def build(size: float, e: Experiment, grid: Engine) -> Strategy:
+    def build(size: float, e: Experiment, _: FederatedData, grid: Engine) -> tuple[Params, Train]:
         roster = query_roster(grid, e.num_clients)
         method, shapes, running = server_side(e, roster.kind)
         method = stepping(method, size)
         all_alike = {"max_weight": math.inf, "clients_per_round": e.num_clients}
         e = e.model_copy(update={**all_alike, "server_step": "replace"})
-        return Federated(Rounds(Merge(e, method, running), shapes), roster)
+        strategy = Federated(Rounds(Merge(e, method, running), shapes), roster)
+
+        def train(server_round: int, slots: Params) -> Params:
+            return grid.train(strategy, server_round, slots, {}, timeout=e.timeout).model
+
+        return strategy.init(), train
 
     return build
 
@@ -66,10 +75,12 @@ def _part_of_the_way(method: Method, size: float) -> Method:
 
 
 def _flowers(kind: type[FedAdam | FedYogi]) -> ServerStep:
-    def build(size: float, e: Experiment, grid: Engine) -> Strategy:
-        del e, grid
+    def build(
+        size: float, e: Experiment, data: FederatedData, grid: Engine
+    ) -> tuple[Params, Train]:
         # One node hosts all clients.
-        return kind(eta=size, min_train_nodes=1, min_available_nodes=1)
+        strategy = kind(eta=size, min_train_nodes=1, min_available_nodes=1)
+        return flat({"model": first_model(e, data)}), partial(HostGrid(grid).train, strategy)
 
     default = float(inspect.signature(kind).parameters["eta"].default)
     return ServerStep(kind.__name__, default, build)
@@ -106,16 +117,11 @@ def train_rounds(
         RunStopped: If it diverged.
     """
     grid = InProcessGrid(LocalHost(Trainer(e, data, RamStore())), [range(e.num_clients)])
-    strategy = step.build(size, e, grid)
-    if isinstance(strategy, Federated):
-        slots = to_params(strategy.init())
-    else:
-        slots = flat({"model": first_model(e, data)})
+    slots, train = step.build(size, e, data, grid)
     for server_round in range(1, e.num_rounds + 1):
-        done = grid.train(strategy, server_round, slots, {}, timeout=e.timeout)
-        before, after = (unflat(each)["model"] for each in (slots, done.model))
-        yield RoundModels(server_round, before, after)
-        slots = done.model
+        merged = train(server_round, slots)
+        yield RoundModels(server_round, unflat(slots)["model"], unflat(merged)["model"])
+        slots = merged
 
 
 def tune(score: Callable[[float], float], default: float) -> dict[float, float]:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import RecordDict
 
 from engram.bandits.federation.environments import (
     COLUMNS,
@@ -41,6 +40,7 @@ from engram.tables.federation.site_host import SiteHost, reply
 from engram.tables.private import close_private_batch
 from engram.tables.shrinkage import Shared, personalize
 from engram.tables.site import INTERCEPT, SiteEstimate
+from engram.wire.messages import Content
 from engram.wire.roster import describe_node
 
 _log = getLogger("flwr.engram")
@@ -204,17 +204,17 @@ class BanditSites(SiteHost):
         memory: Params = {name: torch.from_numpy(np.array(x)) for name, x in arrays.items()}
         self._store.save(client, memory, server_round=server_round, durable=durable)
 
-    def describe(self, hosted: Sequence[int]) -> RecordDict:
+    def describe(self, hosted: Sequence[int]) -> Content:
         """Describes the clients' number of turns, and their contexts."""
         clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
         return describe_node(clients, Kind(schema=self._schema), self.called)
 
-    def _replies(self, content: RecordDict) -> list[Shared | None] | None:
-        if SHARED not in content.array_records:
+    def _replies(self, content: Content) -> list[Shared | None] | None:
+        if SHARED not in content:
             return None
         return shared_by(content, lambda record: read_parameters(record, self.own.parameters))
 
-    def _trained(self, content: RecordDict, clients: Iterable[int]) -> RecordDict:
+    def _trained(self, content: Content, clients: Iterable[int]) -> Content:
         number, durable, replies = round_of(content), durable_of(content), self._replies(content)
         played, failed = self._by_client(
             clients, lambda client: self.play(client, replies, server_round=number, durable=durable)
@@ -237,7 +237,7 @@ class BanditSites(SiteHost):
         sites = site_record([estimate for _, _, estimate in sent], len(self.columns))
         return reply(details, int(sum(turns)), sites)
 
-    def _evaluated(self, content: RecordDict, clients: Iterable[int]) -> RecordDict:
+    def _evaluated(self, content: Content, clients: Iterable[int]) -> Content:
         number, durable = round_of(content), durable_of(content)
         replies = self._replies(content) or []
         done, failed = self._by_client(

@@ -1,19 +1,18 @@
 """A bandit's batches: sites play, and get their combined estimates with the next batch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from logging import getLogger
+from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 
 from engram.core.types import Params
 from engram.guards.robust.weight_limit import bounded
 from engram.scoring.score_columns import LARGEST
 from engram.settings.errors import brief
 from engram.settings.experiment import Experiment
-from engram.strategies.base import Row, strategies
+from engram.strategies.base import Nodes, Row, strategies
 from engram.strategies.site_strategy import TOTALS, SiteStrategy, read_split, regret_in_words
 from engram.tables.bandits.policies import exchange, molar_bandit
 from engram.tables.federation.molar import REGRETS, MolarBandit
@@ -27,8 +26,9 @@ from engram.tables.federation.molar_messages import (
 )
 from engram.tables.shrinkage import outweighing
 from engram.tables.site import SiteEstimate
+from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import CLIENTS, read_list
+from engram.wire.wire import CLIENTS, arrays_of, read_list
 
 _log = getLogger("flwr.engram")
 
@@ -57,11 +57,11 @@ class BanditExchange(SiteStrategy):
         self._heard = False
         self.state: Params = {}
 
-    def init(self) -> ArrayRecord:
+    def init(self) -> Params:
         """Initializes the state; returns no arrays, since nothing is shared yet."""
         zeros = torch.zeros(self._experiment.num_clients, dtype=torch.float64)
         self.state = {name: zeros.clone() for name in TOTALS}
-        return ArrayRecord()
+        return {}
 
     @property
     def regret(self) -> dict[str, float]:
@@ -78,15 +78,13 @@ class BanditExchange(SiteStrategy):
         return {"regret": float(mean), "regret-median": median, "reporting": told.size}
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
         """Asks every site to play a batch, and sends the shared estimates of the previous one."""
         shared = {SHARED: arrays} if len(arrays) else {}
-        return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: shared)
+        return self.questions(TRAIN, server_round, config, grid, lambda _: shared)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Sequence[Reply]) -> tuple[Params, Row]:
         """Combines the usable estimates of each parameter.
 
         Returns:
@@ -119,7 +117,7 @@ class BanditExchange(SiteStrategy):
                 self.state[name][client] += value
         record = parameters_record(shared, len(self.sites.columns))
         bounded = self.name_bounded(self._outweighing(), self._experiment.max_weight)
-        return record, MetricRecord({**metrics, **bounded, **self.regret})
+        return record, {**metrics, **bounded, **self.regret}
 
     def _outweighing(self) -> set[int]:
         found, most = set[int](), self._experiment.max_weight
@@ -130,9 +128,9 @@ class BanditExchange(SiteStrategy):
                 found.update(np.array(list(each))[above].tolist())
         return found
 
-    def _read(self, content: RecordDict, clients: list[int]) -> None:
+    def _read(self, content: Content, clients: list[int]) -> None:
         ids, failed, _ = read_split(content, clients)
-        details = content.config_records[CLIENTS]
+        details = content[CLIENTS]
         counts = ("senders", "parameters", "turns")
         senders, parameters, turns = (read_list(details, name, int) for name in counts)
         reward, regret = (read_list(details, name, float) for name in ("reward", "regret"))
@@ -148,7 +146,7 @@ class BanditExchange(SiteStrategy):
             raise ValueError("its turns or rewards are impossible")
         if reason := REGRETS.impossible(regret):
             raise ValueError(reason)
-        found = read_sites(content.array_records[SITES], len(pairs), len(self.sites.columns))
+        found = read_sites(arrays_of(content, SITES), len(pairs), len(self.sites.columns))
         reasons = {
             client: reason
             for (client, _), site in zip(pairs, found, strict=True)
@@ -164,16 +162,14 @@ class BanditExchange(SiteStrategy):
                 self._sent[client][p] = site._replace(freedom=min(site.freedom, self._turns))
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
         """Sends every site the shared estimates of the last batch."""
         self._heard = False
         shared = {SHARED: arrays}
-        return self.ask(MessageType.EVALUATE, server_round, config, grid, lambda _: shared)
+        return self.questions(EVALUATE, server_round, config, grid, lambda _: shared)
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> None:
         """Counts the ``sites`` that have learned from the last batch."""
         failed: dict[int, str] = {}
         failed |= self.gather(
@@ -183,14 +179,14 @@ class BanditExchange(SiteStrategy):
             called = self.called(client)
             _log.warning("client %s has not learned from the last batch: %s", called, reason)
         self._heard = True
-        return MetricRecord({"sites": len(self.sites.nodes) - len(failed)})
+        return {"sites": len(self.sites.nodes) - len(failed)}
 
     @property
     def evaluated(self) -> bool:
         """Whether sites have been sent the shared estimates of the last batch."""
         return self._heard
 
-    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+    def results(self, arrays: Params, row: Row) -> Row:
         """Returns mean and median regret, each site's sums, and the shared coefficients."""
         shared = read_parameters(arrays, self._own.parameters)
         return {

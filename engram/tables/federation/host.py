@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, RecordDict
 
 from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables, shared_by
@@ -12,6 +11,7 @@ from engram.client.memory import MemoryStore
 from engram.client.requests import round_of, split
 from engram.core.arrays import Array
 from engram.core.checks import Fault
+from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.data.tables.tables import TableData
 from engram.guards.noise import Noise, secret_noise
@@ -33,6 +33,7 @@ from engram.tables.intervals import Intervals, own_interval, site_interval
 from engram.tables.shrinkage import Shared, personalize_rows
 from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.tables.tables import check_finite
+from engram.wire.messages import Content
 from engram.wire.roster import describe_node
 
 _NAMES = [column.name for column in COLUMNS]  # losses: own, shared, personal
@@ -175,28 +176,28 @@ class TableSites(SiteHost):
         finite = {name: score if np.isfinite(score) else np.nan for name, score in scores.items()}
         return {"rows": len(test.y), **finite}
 
-    def describe(self, hosted: Sequence[int]) -> RecordDict:
+    def describe(self, hosted: Sequence[int]) -> Content:
         """Describes the clients' numbers of rows, and their columns."""
         clients = {client: self.sizes[client] for client in hosted if client in self.sizes}
         kind = Kind(schema=self.data.schema, classes=self.data.classes)
         return describe_node(clients, kind, self.data.names)
 
-    def _told(self, content: RecordDict) -> Told | None:
-        if self.own.sharing != "adaptive" or SHARED not in content.array_records:
+    def _told(self, content: Content) -> Told | None:
+        if self.own.sharing != "adaptive" or SHARED not in content:
             return None
         return shared_by(content, lambda record: read_told(record, len(self.names)))
 
-    def _trained(self, content: RecordDict, clients: Iterable[int]) -> RecordDict:
+    def _trained(self, content: Content, clients: Iterable[int]) -> Content:
         told, number = self._told(content), round_of(content)
         adaptive = self.own.sharing == "adaptive"
-        record: Callable[..., ArrayRecord] = equations_record if adaptive else site_record
+        record: Callable[..., Params] = equations_record if adaptive else site_record
         found, failed = self._by_client(clients, lambda client: self.answer(client, told, number))
         notes = {client: one_line(note) for client, (_, note) in found.items() if note is not None}
         sent = record([site for site, _ in found.values()], len(self.names))
         examples = sum(self.sizes[client] for client in found)
         return reply(split(number, found, failed, notes), examples, sent)
 
-    def _evaluated(self, content: RecordDict, clients: Iterable[int]) -> RecordDict:
+    def _evaluated(self, content: Content, clients: Iterable[int]) -> Content:
         shared, half = shared_by(content, lambda record: read_shared(record, len(self.names)))
         told, number = self._told(content), round_of(content)
         found, failed = self._by_client(

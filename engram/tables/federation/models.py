@@ -33,7 +33,6 @@ from engram.tables.federation.host import TableSites
 from engram.tables.federation.molar import Molar, MolarBandit
 from engram.tables.federation.molar_messages import read_shared, read_told
 from engram.tables.site import Rows
-from engram.wire.wire import to_record
 
 
 class LearnedTables(Learned):
@@ -205,7 +204,7 @@ def _at_a_site(
     test = None if held_out is None else Rows(table.x[held_out], table.y[held_out])
     data, store = TableData([train], [test], learned.kind.schema or Schema(())), RamStore()
     site = TableSites(e, data, store)
-    record = to_record(learned.checkpoint.model)
+    record = learned.checkpoint.model
     shared, half = read_shared(record, len(site.names))
     told = read_told(record, len(site.names)) if e.of(Molar).sharing == "adaptive" else None
     try:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord
 
 from engram.core.arrays import Array
+from engram.core.types import Params
 from engram.scoring.score_columns import LARGEST
 from engram.tables.exchange import Answer, Equations, Told
 from engram.tables.families import FamilyName
@@ -30,7 +30,7 @@ class SharedEstimate(NamedTuple):
     half_width: Array  # half-widths of their intervals, shape (d,); infinite without an interval
 
 
-def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:
+def site_record(sites: Sequence[SiteEstimate], dim: int) -> Params:
     """Serializes k estimates, one array per field: two of shape (k, d), three of shape (k,)."""
     return floats_record(
         coef=np.array([site.coef for site in sites]).reshape(len(sites), dim),
@@ -41,7 +41,7 @@ def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:
     )
 
 
-def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
+def read_sites(record: Params, count: int, dim: int) -> list[SiteEstimate]:
     """Reads ``count`` estimates from an untrusted sender; their numbers may be anything."""
     coef, scale = (read_floats(record, name, (count, dim)) for name in ("coef", "scale"))
     each = [read_floats(record, name, (count,)).tolist() for name in ("size", "sigma", "freedom")]
@@ -79,13 +79,13 @@ def impossible(
     return next((reason for reason, there in faults.items() if there), None)
 
 
-def shared_record(estimate: SharedEstimate) -> ArrayRecord:
+def shared_record(estimate: SharedEstimate) -> Params:
     """Serializes arrays ``coef`` and ``half-width`` (d,), and ``size`` (1,)."""
     shared, half = estimate
     return floats_record(coef=shared.coef, **{"half-width": half}, size=np.array([shared.size]))
 
 
-def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
+def read_shared(record: Params, dim: int) -> SharedEstimate:
     """Reads a record of ``shared_record``."""
     coef, half = (read_floats(record, name, (dim,)) for name in ("coef", "half-width"))
     size = float(read_floats(record, "size", (1,))[0])
@@ -94,14 +94,14 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
     return SharedEstimate(Shared(coef, size), half)
 
 
-def told_record(answer: Answer, estimate: SharedEstimate) -> ArrayRecord:
+def told_record(answer: Answer, estimate: SharedEstimate) -> Params:
     """Serializes an estimate as ``shared_record`` does, with the server's whole answer."""
     told = answer.told
     state = {"told": np.stack([*told[:5], *told.scaling]), "told-numbers": np.array(told[6:])}
-    return ArrayRecord({**shared_record(estimate), **floats_record(**state)})
+    return {**shared_record(estimate), **floats_record(**state)}
 
 
-def read_told(record: ArrayRecord, dim: int) -> Told:
+def read_told(record: Params, dim: int) -> Told:
     """Reads a record of ``told_record``."""
     arrays = read_floats(record, "told", (7, dim))
     numbers = read_floats(record, "told-numbers", (3,))
@@ -115,13 +115,13 @@ def read_told(record: ArrayRecord, dim: int) -> Told:
     return told
 
 
-def equations_record(sites: Sequence[Equations], dim: int) -> ArrayRecord:
+def equations_record(sites: Sequence[Equations], dim: int) -> Params:
     """Serializes k sites' triangles, and their marks and weights below: shape (k, d + 2, d + 1)."""
     each = [np.vstack([site.triangle, np.append(site.apart, site.weight)]) for site in sites]
     return floats_record(equations=np.array(each).reshape(len(sites), dim + 2, dim + 1))
 
 
-def read_equations(record: ArrayRecord, count: int, dim: int) -> list[Equations]:
+def read_equations(record: Params, count: int, dim: int) -> list[Equations]:
     """Reads ``count`` sites' equations from an untrusted sender; their numbers may be anything."""
     each = read_floats(record, "equations", (count, dim + 2, dim + 1))
     return [Equations(part[:-1], float(part[-1, -1]), part[-1, :-1] > 0) for part in each]
@@ -143,7 +143,7 @@ def impossible_equations(site: Equations, rows: float, *, intercept: bool) -> st
     return "its column of ones has others" if odd else None
 
 
-def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:
+def parameters_record(shared: Sequence[Shared | None], dim: int) -> Params:
     """Serializes shared coefficients of P parameters, of which some may be unknown.
 
     Arrays ``coef`` (P, d), and ``size`` (P,), which is 0 for unknown ones.
@@ -154,7 +154,7 @@ def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:
     )
 
 
-def read_parameters(record: ArrayRecord, count: int) -> list[Shared | None]:
+def read_parameters(record: Params, count: int) -> list[Shared | None]:
     """Reads a record of ``parameters_record``."""
     shape = record["coef"].shape
     dim = shape[1] if len(shape) == 2 else 0

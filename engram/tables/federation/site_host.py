@@ -6,17 +6,17 @@ from functools import partial
 from logging import getLogger
 from typing import Any, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-
 from engram.client.memory import MemoryStore
 from engram.client.requests import Request, answered, by_client
 from engram.core.streams import Stream
+from engram.core.types import Params
 from engram.guards.calibration import noise_multiplier
 from engram.guards.noise import Noise
 from engram.settings.experiment import Experiment
 from engram.tables.federation.molar_messages import SITES
 from engram.tables.private import estimate_of, noisy_statistics, statistics_size
 from engram.tables.site import Rows, SiteEstimate
+from engram.wire.messages import Content, Reply
 from engram.wire.wire import CLIENTS, METRICS
 
 _log = getLogger("flwr.engram")
@@ -36,18 +36,20 @@ class SiteHost:
         self._store, self._noise = store, noise
 
     @abstractmethod
-    def _trained(self, content: RecordDict, clients: Iterable[int]) -> RecordDict: ...
+    def _trained(self, content: Content, clients: Iterable[int]) -> Content: ...
 
     @abstractmethod
-    def _evaluated(self, content: RecordDict, clients: Iterable[int]) -> RecordDict: ...
+    def _evaluated(self, content: Content, clients: Iterable[int]) -> Content: ...
 
-    def train(self, requests: Sequence[Request]) -> list[Message]:
+    def train(self, requests: Sequence[Request]) -> list[Reply]:
         """Sends the clients' estimates: see ``engram.tables.federation.molar_messages``."""
-        return [answered(each, partial(self._trained, each.message.content)) for each in requests]
+        return [answered(each, partial(self._trained, each.question.content)) for each in requests]
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+    def evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Takes over what is shared; the clients' coefficients stay here."""
-        return [answered(each, partial(self._evaluated, each.message.content)) for each in requests]
+        return [
+            answered(each, partial(self._evaluated, each.question.content)) for each in requests
+        ]
 
     def _by_client(
         self, clients: Iterable[int], answer: Callable[[int], _T]
@@ -72,9 +74,9 @@ class SiteHost:
         return estimate_of(noisy, len(rows.y), multiplier * e.clip**2)
 
 
-def reply(details: dict[str, Any], examples: int, sites: ArrayRecord | None = None) -> RecordDict:
+def reply(details: dict[str, Any], examples: int, sites: Params | None = None) -> Content:
     """Returns a reply with entries about its clients, and estimates if there are any."""
-    found = RecordDict({} if sites is None else {SITES: sites})
-    found[METRICS] = MetricRecord({"num-examples": examples})
-    found[CLIENTS] = ConfigRecord(details)
+    found = {} if sites is None else {SITES: sites}
+    found[METRICS] = {"num-examples": examples}
+    found[CLIENTS] = details
     return found

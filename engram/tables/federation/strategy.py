@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from scipy.special import ndtri
 
+from engram.core.types import Params
 from engram.guards.robust.weight_limit import bounded
 from engram.scoring.evaluation import Evaluation, Scored, read_scores
 from engram.scoring.intervals import quantile
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.strategies.base import Row, strategies
+from engram.strategies.base import Nodes, Row, strategies
 from engram.strategies.site_strategy import SiteStrategy, read_split, sites_in_words
 from engram.tables.exchange import STILL, Told, answer, odd_sites
 from engram.tables.families import FAMILIES
@@ -37,8 +36,9 @@ from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import shared_half_width
 from engram.tables.shrinkage import Shared, combine, median_weights, outweighing
 from engram.tables.site import INTERCEPT
+from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import CLIENTS
+from engram.wire.wire import CLIENTS, arrays_of
 
 _log = getLogger("flwr.engram")
 
@@ -76,24 +76,22 @@ class Exchange(SiteStrategy):
         self.notes: dict[int, str] = {}
         self.scored: Evaluation | None = None
 
-    def init(self) -> ArrayRecord:
+    def init(self) -> Params:
         """Returns no arrays: nothing is shared before the exchange."""
         self.state = {}
-        return ArrayRecord()
+        return {}
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
         """Asks every site for its estimate; adaptive sites get the shared state so far."""
         again = self._own.sharing == "adaptive" and server_round > 1
         self.scored = None
         self._told = read_told(arrays, len(self._names)) if again else None
         shared = {SHARED: arrays} if again else {}
-        return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: shared)
+        return self.questions(TRAIN, server_round, config, grid, lambda _: shared)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Sequence[Reply]) -> tuple[Params, Row]:
         """Computes the weighted median of the usable estimates.
 
         Returns:
@@ -133,10 +131,10 @@ class Exchange(SiteStrategy):
             "one-site": np.array(self._names)[alone.any(axis=0)].tolist(),
             "no-interval": self._reasons(half, _why_none(each, self._own.level)),
         }
-        metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out), **bounded})
+        metrics = {"sites": len(found), "left-out": len(self.left_out), **bounded}
         return shared_record(SharedEstimate(shared, half)), metrics
 
-    def _answered(self) -> tuple[ArrayRecord, MetricRecord]:
+    def _answered(self) -> tuple[Params, Row]:
         """Returns the answer to adaptive sites, and the numbers of ``aggregate_train``."""
         own, intercept, names = self._own, self._own.intercept, [*self._names, "the target"]
         odd = odd_sites(self.estimates, intercept=intercept) if self.estimates else {}
@@ -163,7 +161,7 @@ class Exchange(SiteStrategy):
         reasons = self._reasons(half, [_DROPPED] * len(half))
         self._remarks = {"no-interval": reasons, "unsettled": unsettled}
         size = float(bounded([self.sites.rows[client] for client in clients], most).sum())
-        metrics = MetricRecord({"sites": len(clients), "left-out": len(self.left_out), **named})
+        metrics = {"sites": len(clients), "left-out": len(self.left_out), **named}
         return told_record(found, SharedEstimate(Shared(found.coef, size), half)), metrics
 
     def _reasons(self, half: npt.NDArray[np.float64], why: Iterable[str]) -> dict[str, str]:
@@ -175,10 +173,10 @@ class Exchange(SiteStrategy):
         """Whether adaptive sites have nothing more to tell."""
         return self._told is not None and self._told.change <= STILL
 
-    def _read(self, content: RecordDict, clients: list[int]) -> None:
+    def _read(self, content: Content, clients: list[int]) -> None:
         ids, failed, notes = read_split(content, clients)
         self.notes |= notes
-        family, given = self._own.family, (content.array_records[SITES], len(ids), len(self._names))
+        family, given = self._own.family, (arrays_of(content, SITES), len(ids), len(self._names))
         adaptive = self._own.sharing == "adaptive"
         read: Callable[..., Sequence[Any]] = read_equations if adaptive else read_sites
         # In the first exchange all rows have the same weight.
@@ -209,27 +207,25 @@ class Exchange(SiteStrategy):
             )
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
         """Sends the shared estimate to every online site, whether it took part or not."""
         self.scored = None
         shared = {SHARED: arrays}
-        return self.ask(MessageType.EVALUATE, server_round, config, grid, lambda _: shared)
+        return self.questions(EVALUATE, server_round, config, grid, lambda _: shared)
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> None:
         """Collects the sites' losses in ``scored``.
 
         Returns:
-            ``clients``, the number of sites scored; None if there were none.
+            ``clients``, the number of sites scored; nothing if there were none.
         """
         scored: Scored = {}
         unscored: dict[int, str] = {}
 
-        def read(content: RecordDict, clients: list[int]) -> None:
+        def read(content: Content, clients: list[int]) -> None:
             ids, failed, _ = read_split(content, clients)
-            details = content.config_records[CLIENTS]
+            details = content[CLIENTS]
             scored.update(read_scores(details, ids, COLUMNS, "rows", least=0))
             unscored.update(failed)
 
@@ -237,9 +233,9 @@ class Exchange(SiteStrategy):
         for client, reason in sorted(unscored.items()):
             _log.warning("client %s lacks scores: %s", self.called(client), reason)
         if not scored:
-            return None
+            return {}
         self.scored = Evaluation.of(scored)
-        return MetricRecord({"clients": len(scored)})
+        return {"clients": len(scored)}
 
     def row(self, absent: Mapping[int, str]) -> Row:
         """Lists the sites asked, absent, or lacking some coefficients."""
@@ -255,7 +251,7 @@ class Exchange(SiteStrategy):
         """Returns the summary of the sites' held-out losses."""
         return _losses(self.scored) if self.scored is not None else {}
 
-    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+    def results(self, arrays: Params, row: Row) -> Row:
         """Returns the shared coefficients, the sites left out and why, and each site's losses."""
         if self.scored is None:
             raise RunStopped("no site has replied to the shared estimate: see the warnings")

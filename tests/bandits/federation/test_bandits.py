@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import MessageType
 
 from engram.bandits.federation.environments import simulated_environment
 from engram.client.disk_memory import DiskStore
@@ -19,6 +18,7 @@ from engram.tables.bandits.policies import batches, close_tasks
 from engram.tables.federation.bandit_host import policy_of
 from engram.tables.federation.bandit_strategy import BanditExchange
 from engram.tables.federation.molar_messages import SITES
+from engram.wire.messages import TRAIN
 from tests.bandits.federation.turns import entry, killed_at
 from tests.bandits.federation.turns import run as run_sites
 from tests.server.late import Late
@@ -145,12 +145,12 @@ def in_round(number, client, change):
     """A grid on which one client's reply of one round is changed."""
 
     def apply(who, reply):
-        details = reply.content.config_records["clients"]
+        details = reply.content["clients"]
         if who == client and details["server-round"] == number:
             return change(reply)
         return reply
 
-    return odd(apply, kind=MessageType.TRAIN)
+    return odd(apply, kind=TRAIN)
 
 
 FAULTS = {
@@ -235,8 +235,9 @@ def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
     shapes = set()
 
     def look(client, reply):
-        for name, record in reply.content.array_records.items():
-            shapes.update((name, array, record[array].shape[1:]) for array in record)
+        for name, record in reply.content.items():
+            tensors = {key: x for key, x in record.items() if isinstance(x, torch.Tensor)}
+            shapes.update((name, key, tuple(x.shape[1:])) for key, x in tensors.items())
         return reply
 
     run(tmp_path / "run", grid=odd(look))

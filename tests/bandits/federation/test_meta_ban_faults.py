@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import MessageType
 
 from engram.bandits.federation.bandit_turns import drawn_environment
 from engram.bandits.federation.meta_ban_messages import ARMS, PREDICTIONS, drawn_of, summed
@@ -15,7 +14,8 @@ from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.settings.errors import RunStopped
 from engram.simulations.grid import InProcessGrid
-from engram.wire.wire import ARRAYS, CLIENTS, to_record
+from engram.wire.messages import EVALUATE, TRAIN
+from engram.wire.wire import ARRAYS, CLIENTS
 from tests.bandits.federation.turns import COUNT, DISCREET, T, entry, rows_of, run, settings
 from tests.server.late import Late
 from tests.tables.federation.sites import Odd, error_instead
@@ -24,20 +24,20 @@ from tests.tables.federation.sites import Odd, error_instead
 def asked_of(reply):
     """Which question a reply answers."""
     content = reply.content
-    if PREDICTIONS in content.array_records:
+    if PREDICTIONS in content:
         return "predictions"
-    if ARRAYS in content.array_records:
+    if ARRAYS in content:
         return "gradients"
-    return "play" if "turns" in content.config_records[CLIENTS] else "offer"
+    return "play" if "turns" in content[CLIENTS] else "offer"
 
 
 def changing(client, question, change, number=None):
     """Returns a grid on which a client's replies to a question are changed, in one round or all."""
 
     def odd(node, reply):
-        if node != client or reply.metadata.message_type != MessageType.TRAIN:
+        if node != client or reply.question.kind != TRAIN:
             return reply
-        there = reply.content.config_records[CLIENTS]["server-round"]
+        there = reply.content[CLIENTS]["server-round"]
         ours = number in (None, there) and asked_of(reply) == question
         return change(reply) if ours else reply
 
@@ -48,10 +48,10 @@ def arrays(name, key, value):
     """Changes an array of a message's record, or all where the key is None."""
 
     def change(message):
-        record = message.content.array_records[name]
+        record = message.content[name]
         kept = {k: torch.from_numpy(record[k].numpy().copy()) for k in record}
         kept |= {k: value(leaf).contiguous() for k, leaf in kept.items() if key in (None, k)}
-        message.content.array_records[name] = to_record(kept)
+        message.content[name] = kept
         return message
 
     return change
@@ -142,8 +142,8 @@ def test_no_site_alone_has_the_server_begin_anew(tmp_path, warnings_of_engram, n
 
 def test_in_the_end_a_site_tells_of_its_own_turns_only(tmp_path):
     def lie(node, reply):
-        if node == 1 and reply.metadata.message_type == MessageType.EVALUATE:
-            reply.content.config_records[CLIENTS].update(turns=T, reward=float(T), regret=float(T))
+        if node == 1 and reply.question.kind == EVALUATE:
+            reply.content[CLIENTS].update(turns=T, reward=float(T), regret=float(T))
         return reply
 
     honest, _ = run(tmp_path / "honest", report_every=1)
@@ -218,9 +218,10 @@ def test_what_leaves_a_site(tmp_path):
     shapes, told = set(), set()
 
     def look(node, reply):
-        for name, record in reply.content.array_records.items():
-            shapes.update((name, key, len(record[key].shape)) for key in record)
-        details = reply.content.config_records.get(CLIENTS, {})
+        for name, record in reply.content.items():
+            tensors = {key: x for key, x in record.items() if isinstance(x, torch.Tensor)}
+            shapes.update((name, key, tensor.ndim) for key, tensor in tensors.items())
+        details = reply.content.get(CLIENTS, {})
         told.add((details.get("turns"), bool(details.get("reward"))))
         return reply
 
@@ -234,11 +235,11 @@ def test_a_site_that_claims_every_turn_takes_few_from_the_others(tmp_path):
     greedy = 1
 
     def claim(node, reply):
-        details = reply.content.config_records.get(CLIENTS, {}) if reply.has_content() else {}
+        details = reply.content.get(CLIENTS, {}) if not reply.error else {}
         if details.get("served") == [] and node == greedy:
             details["served"] = [node]
             arms = torch.zeros(10, 11, dtype=torch.float64)
-            reply.content.array_records[ARMS] = to_record({ARMS: arms})
+            reply.content[ARMS] = {ARMS: arms}
         return reply
 
     run(tmp_path / "run", grid=partial(Odd, change=claim))
@@ -272,13 +273,13 @@ def test_a_wrong_question_of_a_server_is_refused(tmp_path, key, change, message)
     """And is answered by no other client's row."""
 
     class Wrong(InProcessGrid):
-        def send_and_receive(self, messages, *, timeout=None):
+        def ask(self, messages, *, timeout=None):
             asked = list(messages)
             for each in asked:
-                there = key in each.content.array_records.get(ARRAYS, {})
-                if there and each.content.config_records["config"]["server-round"] == 12:
+                there = key in each.content.get(ARRAYS, {})
+                if there and each.content["config"]["server-round"] == 12:
                     arrays(ARRAYS, key, change)(each)
-            return super().send_and_receive(asked, timeout=timeout)
+            return super().ask(asked, timeout=timeout)
 
     run(tmp_path / "run", grid=Wrong, num_rounds=13)
     absent = rows_of(tmp_path / "run")[11]["absent"]

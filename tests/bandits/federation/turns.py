@@ -68,7 +68,7 @@ def entry(key, value):
     """Returns a change of an entry of a reply about clients."""
 
     def change(reply):
-        reply.content.config_records[CLIENTS][key] = value
+        reply.content[CLIENTS][key] = value
         return reply
 
     return change

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
@@ -30,6 +29,7 @@ from engram.sites.policy import USUAL
 from engram.sites.policy_checks import of_now, of_settings
 from engram.strategies.drop_outs import _registry
 from engram.wire.clock import now
+from engram.wire.messages import TRAIN, Question
 from engram.wire.wire import CONFIG, SECURE_QUERY
 from tests.guards.secure.test_secure import Between, experiment
 from tests.link.server.federations import FED, make
@@ -138,7 +138,7 @@ def test_a_policy_may_ask_for_sums_and_their_stages_are_no_rounds():
     assert told == "aggregation must be secure, for sums of 3 sites or more, got plain"
     assert [*of_settings(policy, secure(), own=True)] == []
     assert [*of_now(policy, SECURE_QUERY, 1, now())] == []
-    assert [*of_now(policy, MessageType.TRAIN, 1, now())] != []
+    assert [*of_now(policy, TRAIN, 1, now())] != []
 
 
 def of_key(key):
@@ -151,10 +151,10 @@ def keys_of(host, **config):
     asked |= {"parties-asked": [0, 1, 2, 3], "clients-asked": [1] * 4, "most-examples": 1}
     asked |= {"work": "", "model-digest": ""}
     grid = InProcessGrid(host, [[0]])
-    content = RecordDict({CONFIG: ConfigRecord(asked | config)})
-    message = Message(content, dst_node_id=1, message_type=SECURE_QUERY)
-    (reply,) = grid.send_and_receive([message])
-    return reply.error.reason if reply.has_error() else ""
+    content = {CONFIG: asked | config}
+    question = Question(1, SECURE_QUERY, content)
+    (reply,) = grid.ask([question], timeout=60)
+    return reply.error.reason if reply.error else ""
 
 
 def test_a_node_refuses_rounds_that_it_has_helped_to_unmask_after_a_restart_too(tmp_path):

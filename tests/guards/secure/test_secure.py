@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from scipy.stats import chisquare
 
 import engram
@@ -20,7 +19,8 @@ from engram.runs.run import Run
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.families import METHODS
 from engram.simulations.engine import simulate
-from engram.wire.wire import config_of, to_params
+from engram.wire.messages import Error, Reply
+from engram.wire.wire import config_of
 from tests.samples import EIGHT, entry, sampled
 from tests.support import PROTECTED, small
 
@@ -54,7 +54,7 @@ class Between:
         return self.host.evaluate(requests)
 
     def exchange(self, requests):
-        stage = config_of(requests[0].message.content)["stage"]
+        stage = config_of(requests[0].question.content)["stage"]
         return self._passed(stage, requests, self.host.exchange(requests))
 
     def train(self, requests):
@@ -65,7 +65,7 @@ class Between:
         self.requests += [(stage, request) for request in requests]
         self.replies += [(stage, reply) for reply in replies]
         return [
-            Message(Error(1, "lost"), reply_to=r.message) if r.hosted[0] in self._out else reply
+            Reply(r.question, {}, Error(1, "lost")) if r.hosted[0] in self._out else reply
             for r, reply in zip(requests, replies, strict=True)
         ]
 
@@ -200,17 +200,16 @@ def test_nothing_of_an_update_is_in_what_the_server_receives_writes_or_says(
     assert len(answers) == 100  # five stages of twenty
     arrays = []
     for reply in answers:
-        for record in reply.content.array_records.values():
-            (leaf,) = to_params(record).values()
+        for leaf in reply.content.get("arrays", {}).values():
             arrays.append(leaf.numpy().view(np.uint32))
             assert secret.isdisjoint(windows(leaf.numpy().tobytes()))
-        for record in reply.content.config_records.values():
+        for record in reply.content.values():
             for value in record.values():
                 parts = value if isinstance(value, list) else [value]
                 for part in (part for part in parts if isinstance(part, bytes)):
                     assert secret.isdisjoint({part[i : i + 16] for i in range(len(part))})
-        assert set(reply.content.metric_records.get("metrics", {})) <= {"num-examples"}
-        assert not reply.content.config_records.get("clients", {}).get("losses")
+        assert set(reply.content.get("metrics", {})) <= {"num-examples"}
+        assert not reply.content.get("clients", {}).get("losses")
     assert len(arrays) == 20
     for masked in arrays:
         low = np.bincount(masked & np.uint32(63), minlength=64)
@@ -229,7 +228,7 @@ def replayed(host, requests, stage, round_number=1, client=0):
         if name == stage and request.hosted[0] == client:
             ask = host.train if stage == "train" else host.exchange
             (reply,) = ask([request])
-            return reply.error.reason if reply.has_error() else ""
+            return reply.error.reason if reply.error else ""
     raise AssertionError(stage)
 
 
@@ -250,15 +249,15 @@ class Spoiled(Between):
         self.stage, self.spoil = stage, spoil
 
     def exchange(self, requests):
-        if config_of(requests[0].message.content)["stage"] == self.stage:
+        if config_of(requests[0].question.content)["stage"] == self.stage:
             for request in requests:
-                self.spoil(request.message.content)
+                self.spoil(request.question.content)
         return super().exchange(requests)
 
     def train(self, requests):
         if self.stage == "train":
             for request in requests:
-                self.spoil(request.message.content)
+                self.spoil(request.question.content)
         return super().train(requests)
 
 
@@ -269,7 +268,7 @@ def spoiled(between, stage, spoil):
 
 def forge(content):
     """Puts other keys in the place of client 3's, without a signature of its own."""
-    record = content.config_records["secure"]
+    record = content["secure"]
     at = record["parties"].index(3)
     data = list(record["data"])
     data[at] = bytes(32) + data[at][32:]
@@ -277,45 +276,43 @@ def forge(content):
 
 
 def other_terms(content):
-    content.config_records["config"]["most-examples"] += 1
+    content["config"]["most-examples"] += 1
 
 
 def heavier(content):
     """A server that names every site's client thrice, so that it counts so often in the sum."""
-    config = content.config_records["config"]
+    config = content["config"]
     config["clients"] = list(config["clients"]) * 3
     config["clients-asked"] = [3] * 20
 
 
 def of_more_clients(content):
-    content.config_records["config"]["clients-asked"] = [3] * 20
+    content["config"]["clients-asked"] = [3] * 20
 
 
 def both(content):
     """A server that claims client 3 dropped out, whose update has come, to get its key's shares."""
-    record = content.config_records["secure"]
+    record = content["secure"]
     record["parties"] = [party for party in record["parties"] if party != 3]
 
 
 def unsigned(content):
-    record = content.config_records["secure"]
+    record = content["secure"]
     record["data"] = [b"" for _ in record["data"]]
 
 
 def each_model(content):
-    content.config_records["config"]["combine"] = False
+    content["config"]["combine"] = False
 
 
 def another_model(content):
     """A model at which a client's own loss hardly moves, say, so that its update is known."""
-    arrays = content.array_records["arrays"]
-    content.array_records["arrays"] = ArrayRecord(
-        {name: Array(0 * each.numpy()) for name, each in arrays.items()}
-    )
+    arrays = content["arrays"]
+    content["arrays"] = {name: 0 * each for name, each in arrays.items()}
 
 
 def other_units(content):
-    config = content.config_records["config"]
+    config = content["config"]
     config["inputs-mean"], config["inputs-deviation"] = [0.0] * 64, [9.0] * 64
 
 
@@ -344,21 +341,21 @@ def test_what_a_hostile_server_sends_is_refused_in_one_line(tmp_path, stage, spo
 
 
 def test_parties_are_bound_to_settings_and_model_and_not_to_their_machines():
-    e, arrays = small(), ArrayRecord({"model/w": Array(np.ones((2, 3), dtype=np.float32))})
+    e, arrays = small(), {"model/w": torch.as_tensor(np.ones((2, 3), dtype=np.float32))}
 
     def digest(experiment=e, arrays=arrays, **config):
-        records = {"arrays": arrays, "config": ConfigRecord({"clients": [0], **config})}
-        return digests(RecordDict(records), experiment)
+        records = {"arrays": arrays, "config": {"clients": [0], **config}}
+        return digests(records, experiment)
 
     whole = digest()
     assert whole == digest(clients=[3]) == digest(small(data_dir="/elsewhere", timeout=5.0))
-    flat = ArrayRecord({"model/w": Array(np.ones((3, 2), dtype=np.float32))})
-    moved = ArrayRecord({"model/w": Array(np.full((2, 3), np.nextafter(1, 2, dtype=np.float32)))})
+    flat = {"model/w": torch.as_tensor(np.ones((3, 2), dtype=np.float32))}
+    moved = {"model/w": torch.as_tensor(np.full((2, 3), np.nextafter(1, 2, dtype=np.float32)))}
     others = [digest(small(eta=0.0123)), digest(small(seed=9)), digest(arrays=flat)]
     others += [digest(arrays=moved), digest(**{"inputs-mean": [0.0], "inputs-deviation": [2.0]})]
     assert len({whole, *others}) == 6
     assert [other[1] == whole[1] for other in others] == [True, True, False, False, True]
-    zeros = (ArrayRecord({"w": Array(sign * np.zeros(3, dtype=np.float32))}) for sign in (1, -1))
+    zeros = ({"w": torch.as_tensor(sign * np.zeros(3, dtype=np.float32))} for sign in (1, -1))
     assert len({digest(arrays=each) for each in zeros}) == 1  # the same numbers, of other bits
 
 
@@ -367,9 +364,9 @@ def test_parties_are_bound_to_a_number_of_rounds():
     engram.schedule(lambda server_round: 1 / server_round, "falling")
 
     def digest(**special):
-        arrays = ArrayRecord({"model/w": Array(np.ones(2, dtype=np.float32))})
-        records = {"arrays": arrays, "config": ConfigRecord({})}
-        return digests(RecordDict(records), small(**special))
+        arrays = {"model/w": torch.as_tensor(np.ones(2, dtype=np.float32))}
+        records = {"arrays": arrays, "config": {}}
+        return digests(records, small(**special))
 
     for schedule in ("cosine", "step", "falling"):
         told = [digest(schedule=schedule, num_rounds=rounds) for rounds in (1, 1000)]
@@ -378,13 +375,13 @@ def test_parties_are_bound_to_a_number_of_rounds():
 
 def test_a_round_that_another_process_of_the_site_has_unmasked_is_not_unmasked_again(tmp_path):
     def told_twice(content):
-        training = content.config_records["config"]["training"]
+        training = content["config"]["training"]
         between[0].host._stages.sums._write(3, f"memory/{training}/unmasked", "1")
 
     between = []
     through = spoiled(between, "unmask", told_twice)
     simulate(experiment(aggregation="secure"), tmp_path / "run", through=through)
-    (refused,) = [r.error.reason for s, r in between[0].replies if r.has_error() and s == "unmask"]
+    (refused,) = [r.error.reason for s, r in between[0].replies if r.error and s == "unmask"]
     assert refused.startswith("round must be above 1, whose sum client-3 has helped to unmask")
 
 
@@ -394,11 +391,11 @@ def test_a_survivor_that_is_said_to_be_gone_signs_nothing_and_nobody_tells_both_
     through = spoiled(between, "survivors", both)
     with pytest.raises(RunStopped, match="shares of the secret of client-3 must give that secret"):
         simulate(experiment(aggregation="secure"), tmp_path / "run", through=through)
-    refused = [r.error.reason for s, r in between[0].replies if r.has_error() and s == "survivors"]
+    refused = [r.error.reason for s, r in between[0].replies if r.error and s == "survivors"]
     assert len(refused) == 1
     assert "client-3 too" in refused[0]
-    told = [r for s, r in between[0].replies if s == "unmask" and not r.has_error()]
-    assert all(len(r.content.config_records["secure"]["parties"]) == 20 for r in told)
+    told = [r for s, r in between[0].replies if s == "unmask" and not r.error]
+    assert all(len(r.content["secure"]["parties"]) == 20 for r in told)
 
 
 def test_what_needs_more_than_a_sum_is_refused_by_name():

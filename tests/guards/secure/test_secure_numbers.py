@@ -1,11 +1,11 @@
 """Secure aggregation: numbers of parties that a hostile site or a hostile server has changed."""
 
 import pytest
-from flwr.app import RecordDict
 
 from engram.runs.run import Run
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
+from engram.wire.messages import Content
 from engram.wire.wire import config_of
 from tests.guards.secure.test_secure import Between, experiment, spoiled
 from tests.samples import entry
@@ -22,7 +22,7 @@ class Lying(Between):
         self.stage, self.lie = stage, lie
 
     def exchange(self, requests):
-        stage = config_of(requests[0].message.content)["stage"]
+        stage = config_of(requests[0].question.content)["stage"]
         return self._told(stage, requests, super().exchange(requests))
 
     def train(self, requests):
@@ -38,8 +38,8 @@ class Lying(Between):
 def renamed(before, after):
     """Puts what is of one party under the number of another."""
 
-    def change(content: RecordDict):
-        record = content.config_records["secure"]
+    def change(content: Content):
+        record = content["secure"]
         record["parties"] = [after if p == before else p for p in record["parties"]]
 
     return change
@@ -47,7 +47,7 @@ def renamed(before, after):
 
 def twice(content):
     """Names the first party once more, at the end."""
-    record = content.config_records["secure"]
+    record = content["secure"]
     record["parties"] = [*record["parties"], record["parties"][0]]
     if "data" in record:
         record["data"] = [*record["data"], record["data"][0]]
@@ -55,20 +55,20 @@ def twice(content):
 
 def swapped(content):
     """Exchanges what is of two parties."""
-    record = content.config_records["secure"]
+    record = content["secure"]
     swap = {OTHER: OTHER + 1, OTHER + 1: OTHER}
     record["parties"] = [swap.get(party, party) for party in record["parties"]]
 
 
 def short(content):
     """Sends half of a key."""
-    record = content.config_records["secure"]
+    record = content["secure"]
     record["data"] = [data[:16] for data in record["data"]]
 
 
 def trained_as(client):
     def change(content):
-        content.config_records["clients"]["ids"] = [client]
+        content["clients"]["ids"] = [client]
 
     return change
 
@@ -142,7 +142,7 @@ def test_shares_that_a_site_has_sealed_for_one_party_are_no_others(tmp_path, war
 
 def test_a_site_whose_signature_is_anothers_is_named_where_the_round_stops(tmp_path):
     def forge(content):
-        content.config_records["secure"]["data"] = [bytes(64)]
+        content["secure"]["data"] = [bytes(64)]
 
     with pytest.raises(RunStopped, match="by the key that is registered for client-3"):
         left_out(tmp_path, "survivors", forge)
@@ -169,6 +169,6 @@ def test_a_site_refuses_a_list_of_parties_that_is_not_theirs(tmp_path, stage, sp
     with pytest.raises(RunStopped) as stopped:
         simulate(experiment(aggregation="secure"), tmp_path, through=through)
     assert "\n" not in str(stopped.value)
-    reasons = [r.error.reason for s, r in between[0].replies if s == stage and r.has_error()]
+    reasons = [r.error.reason for s, r in between[0].replies if s == stage and r.error]
     assert any(told in reason for reason in reasons), {*reasons}
     assert len(reasons) > 6  # so that fewer than 14 of 20 are left

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from flwr.app import ConfigRecord, MessageType, RecordDict
 
 from engram.link.blobs import Blob
 from engram.link.credentials import read_node
@@ -23,6 +22,7 @@ from engram.link.records import from_contents, to_contents
 from engram.link.server.live_files import Roll
 from engram.link.server.registration import remove_client
 from engram.settings.errors import EngramError, Refused
+from engram.wire.messages import TRAIN
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY
 from tests.link.node.hubs import Hub, asked, question
@@ -30,7 +30,7 @@ from tests.link.wire.processes import until
 from tests.support import small
 
 STATION = {"partition-id": 0, "num-partitions": 2}
-RECORDS = RecordDict({CONFIG: ConfigRecord({})})
+RECORDS = {CONFIG: {}}
 
 
 # --- The worker ------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def test_a_worker_answers_as_the_client_app_does(worker, work):
 
 @pytest.mark.processes
 def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker, work):
-    refused = answer(worker, work(MessageType.TRAIN))
+    refused = answer(worker, work(TRAIN))
     assert refused.error == "refused"
     assert "must hold slots" in refused.reason
     raised = answer(worker, work("query.nothing"))
@@ -186,7 +186,7 @@ def test_a_node_answers_over_the_link_and_does_no_work_twice(tmp_path):
     try:
         with hub.node() as there, hub.run() as run:
             one = question(ROSTER_QUERY, RECORDS, request="1")
-            two = question(MessageType.TRAIN, RECORDS, request="2")
+            two = question(TRAIN, RECORDS, request="2")
             entry, refused = asked(run, one, two)
             assert len(read_entry(from_contents([entry.content], 2**20)).clients) == 20
             assert (refused.error, "must hold slots" in refused.reason) == ("refused", True)

@@ -5,8 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Error, MessageType
-from flwr.app.message import make_message
 
 from engram.client.memory import RamStore
 from engram.data.tables.tables import table_data
@@ -16,6 +14,7 @@ from engram.simulations.grid import InProcessGrid
 from engram.tables.federation.host import TableSites
 from engram.tables.federation.molar_messages import SITES
 from engram.tables.regressor import MolarClassifier, MolarRegressor
+from engram.wire.messages import TRAIN, Error, Reply
 from tests.support import small
 
 SITES_THERE = 12
@@ -84,35 +83,35 @@ class Odd(InProcessGrid):
         super().__init__(host, hosts)
         self.change = change
 
-    def send_and_receive(self, messages, *, timeout=None):
-        replies = super().send_and_receive(messages, timeout=timeout)
-        changed = [self.change(reply.metadata.src_node_id - 1, reply) for reply in replies]
+    def ask(self, messages, *, timeout=None):
+        replies = super().ask(messages, timeout=timeout)
+        changed = [self.change(reply.question.node - 1, reply) for reply in replies]
         return [reply for reply in changed if reply is not None]
 
 
-def odd(change, kind=MessageType.TRAIN):
+def odd(change, kind=TRAIN):
     """Returns a grid that changes replies of a kind; ``change`` returns None for none at all."""
 
     def of_kind(client, reply):
-        return change(client, reply) if reply.metadata.message_type == kind else reply
+        return change(client, reply) if reply.question.kind == kind else reply
 
     return partial(Odd, change=of_kind)
 
 
 def with_arrays(reply, **arrays):
     """Returns a reply with other numbers in it."""
-    before = reply.content.array_records[SITES]
+    before = reply.content[SITES]
     after = {name: before[name].numpy() for name in before} | arrays
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in after.items()}
-    reply.content.array_records[SITES] = ArrayRecord(tensors)
+    reply.content[SITES] = tensors
     return reply
 
 
 def error_instead(reply, reason):
-    return make_message(metadata=reply.metadata, error=Error(REFUSED, reason))
+    return Reply(reply.question, error=Error(REFUSED, reason))
 
 
 def nan_coefficient(reply):
-    coef = reply.content.array_records[SITES]["coef"].numpy().copy()
+    coef = reply.content[SITES]["coef"].numpy().copy()
     coef[0, 3] = np.nan
     return with_arrays(reply, coef=coef)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flwr.app import MessageType
+import torch
 
 from engram.client import app
 from engram.client.memory import RamStore
@@ -19,6 +19,7 @@ from engram.tables.federation.host import TableSites
 from engram.tables.federation.molar_messages import SITES, impossible
 from engram.tables.federation.strategy import Exchange
 from engram.tables.site import SiteEstimate
+from engram.wire.messages import EVALUATE
 from tests.samples import entry
 from tests.server.late import Late
 from tests.simulations.apart import Apart
@@ -39,7 +40,7 @@ from tests.tables.federation.sites import (
 
 
 def without_record(reply):
-    del reply.content.array_records[SITES]
+    del reply.content[SITES]
     return reply
 
 
@@ -55,7 +56,7 @@ FAULTS = {
     "not finite": (nan_coefficient, "some coefficients are NaN or infinite"),
     "too coarse numbers": (
         lambda r: with_arrays(r, coef=np.zeros((1, 21), dtype=np.float32)),
-        "coef: 'float32' of (1, 21) instead of float64 of (1, 21)",
+        "coef: float32 of (1, 21) instead of float64 of (1, 21)",
     ),
 }
 
@@ -188,7 +189,7 @@ def test_wide_claims_of_one_site_widen_intervals_by_a_bounded_amount(tmp_path):
 
 def test_one_site_without_noise_does_not_speak_where_it_knows_nothing(tmp_path):
     def lie(client, reply):
-        scale = reply.content.array_records[SITES]["scale"].numpy().copy()
+        scale = reply.content[SITES]["scale"].numpy().copy()
         scale[0, 0] = np.inf
         sure = {"sigma": np.zeros(1), "freedom": np.array([np.inf])}
         return with_arrays(reply, scale=scale, **sure) if client == 4 else reply
@@ -235,11 +236,11 @@ def test_scores_that_are_nonsense_are_left_out(tmp_path, warnings_of_engram):
         if client == 5:
             return error_instead(reply, "no room")
         if client == 7:
-            del reply.content.config_records["clients"]["rows"]
-        reply.content.config_records["clients"].update(wrong.get(client, {}))
+            del reply.content["clients"]["rows"]
+        reply.content["clients"].update(wrong.get(client, {}))
         return reply
 
-    found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
+    found, _ = run(tmp_path / "run", grid=odd(change, kind=EVALUATE))
     assert found["scored"] == SITES_THERE - 7
     assert not {5, 6, 7} & set(found["clients"]["ids"])
     assert found["loss-personal"] > 0
@@ -269,10 +270,11 @@ def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
     arrays, scores = set(), set()
 
     def look(client, reply):
-        for name, record in reply.content.array_records.items():
-            arrays.update((name, array, record[array].shape) for array in record)
-        if reply.metadata.message_type == MessageType.EVALUATE:
-            scores.update(reply.content.config_records["clients"])
+        for name, record in reply.content.items():
+            tensors = {key: x for key, x in record.items() if isinstance(x, torch.Tensor)}
+            arrays.update((name, key, tuple(x.shape)) for key, x in tensors.items())
+        if reply.question.kind == EVALUATE:
+            scores.update(reply.content["clients"])
         return reply
 
     run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, look))

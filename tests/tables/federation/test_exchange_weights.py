@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from flwr.app import MessageType
 
 from engram.runs.run import Run
 from engram.tables.federation.molar_messages import SITES
+from engram.wire.messages import EVALUATE
 from engram.wire.wire import ROSTER
 from tests.tables.federation.sites import (
     SITES_THERE,
@@ -66,10 +66,10 @@ def test_rows_that_a_site_claims_are_bounded(tmp_path):
     def lie(client, reply):
         if client != 4:
             return reply
-        if ROSTER in reply.content.config_records:
-            reply.content.config_records[ROSTER]["examples"] = [claim]
+        if ROSTER in reply.content:
+            reply.content[ROSTER]["examples"] = [claim]
             return reply
-        if SITES in reply.content.array_records:
+        if SITES in reply.content:
             return with_arrays(reply, size=np.array([float(claim)]))
         return reply
 
@@ -85,13 +85,11 @@ def test_rows_that_a_site_claims_are_bounded(tmp_path):
 def test_one_sites_losses_do_not_make_the_means(tmp_path):
     def lie(client, reply):
         if client == 4:
-            reply.content.config_records["clients"].update(
-                {"loss-own": [3e38], "loss-personal": [0.0]}
-            )
+            reply.content["clients"].update({"loss-own": [3e38], "loss-personal": [0.0]})
         return reply
 
     honest, _ = run(tmp_path / "honest")
-    found, _ = run(tmp_path / "run", grid=odd(lie, kind=MessageType.EVALUATE))
+    found, _ = run(tmp_path / "run", grid=odd(lie, kind=EVALUATE))
     assert found["scored"] == SITES_THERE
     median = honest["loss-own-median"]
     own = np.delete(honest["clients"]["loss-own"], 4)
