@@ -1,5 +1,6 @@
 # Written by docs/tools/strategies.py.
 # ruff: noqa
+# fmt: off
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal

@@ -226,13 +226,18 @@ class MethodStrategy(FedAvg):
     def _check(self, guards: Sequence[Guard]) -> None:
         """Refuses guards that do not go with the method, or with each other."""
         check_guards(self._given)
-        parts = [
-            Part("guards", g.name, g.needs, g.ends, g.gives | g.awaits, g.asks, g.per)
-            for g in guards
-        ]
+        parts, awaiting = list[Part](), list[Part]()
+        for g in guards:
+            bounds = {Fact.BOUNDED} if g.acts("bound") else set[Fact]()
+            needs, gives = g.needs - bounds, g.gives | (bounds - g.ends)
+            ends = g.ends | ({Fact.TRAINED} if g.acts("leave") else set())
+            parts.append(Part("guards", g.name, needs, ends, gives, g.asks, g.per))
+            awaiting.append(Part("guards", g.name, g.awaits))
         missing = dict.fromkeys(Fact, (f"it is not so for {self._name} and what stands before",))
         asked = self.min_train_nodes
-        if faults := [*conflicts(METHODS[self._name]().facts, parts, missing, asked, ())]:
+        if faults := [
+            *conflicts(METHODS[self._name]().facts, [*parts, *awaiting], missing, asked, ())
+        ]:
             raise Refused(*faults)
 
     def _build(self, clients: int) -> None:

@@ -57,10 +57,11 @@ class Mod:
                 msg.content[ARRAYS] = to_record(side.module.read() | constant)
                 return call_next(msg, context)
         session = _HiddenLoop(msg, context, net, site=self.site)
-        if session.traits.level not in ("any", "steps") or session.traits.begins:
+        traits = session.traits
+        if traits.level not in ("any", "steps") or traits.begins or traits.phases > 1:
             words = "needs engram.flower.client in the app, and not a mod alone"
             raise Refused(f"{asked.method} {words}")
-        if session.module.running and session.traits.gradients > 1:
+        if session.module.running and traits.gradients > 1:
             words = "with batch norm needs engram.flower.client in the app"
             raise Refused(f"{asked.method} {words}")
         with session:
