@@ -16,12 +16,12 @@ Or leave the ClientApp as it is, but for ``ClientApp(mods=[mod])``: see ``engram
 strategies are in ``engram.strategies``.
 """
 
-from engram.flower.mods import Mod
+from engram.flower.mods import Mod, batches
 from engram.flower.served import Serving as served  # noqa: N813 - used as a function is
 from engram.flower.session import Session as client  # noqa: N813 - likewise
 from engram.flower.side import Site
 
-__all__ = ["Mod", "Site", "client", "mod", "served"]
+__all__ = ["Mod", "Site", "batches", "client", "mod", "served"]
 
 mod = Mod()
 """The mod of clients that have no terms of their own."""

@@ -3,11 +3,14 @@
 The app loads ``msg.content["arrays"]``, trains it by an optimizer of ``torch.optim``, and replies
 with its ``state_dict``, as Flower's examples do. What it loads is then the model that the method
 begins with, or, for an evaluation, the one that serves the client; and what it replies becomes the
-method's update.
+method's update. For methods with several gradients of a batch, its loop iterates
+``batches(loader)``.
 """
 
+from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from flwr.app import Context, Message, MessageType
@@ -22,6 +25,17 @@ from engram.flower.session import Session
 from engram.flower.side import USUAL, Site
 from engram.settings.errors import Refused
 from engram.wire.wire import ARRAYS, METRICS, to_params, to_record
+
+_SESSION: Final[ContextVar[Session | None]] = ContextVar("session", default=None)
+
+
+def batches(loader: Iterable[Any]) -> Iterable[Any]:
+    """Returns a loader's batches, each as often as the method of the app's mod takes gradients.
+
+    Without the mod, and with other strategies, it is the loader itself.
+    """
+    session = _SESSION.get()
+    return loader if session is None else session.batches(loader)
 
 
 @dataclass(frozen=True)
@@ -58,7 +72,7 @@ class Mod:
                 return call_next(msg, context)
         session = _HiddenLoop(msg, context, net, site=self.site)
         traits = session.traits
-        if traits.level not in ("any", "steps") or traits.begins or traits.phases > 1:
+        if traits.level == "train" or traits.begins or traits.phases > 1:
             words = "needs engram.flower.client in the app, and not a mod alone"
             raise Refused(f"{asked.method} {words}")
         if session.module.running and traits.gradients > 1:
@@ -66,7 +80,11 @@ class Mod:
             raise Refused(f"{asked.method} {words}")
         with session:
             msg.content[ARRAYS] = to_record(session.module.read() | constant)
-            reply = call_next(msg, context)
+            token = _SESSION.set(session)
+            try:
+                reply = call_next(msg, context)
+            finally:
+                _SESSION.reset(token)
             if reply.has_error():
                 return reply
             session.end_at(to_params(reply.content.array_records[ARRAYS]))

@@ -21,7 +21,8 @@ class Serving(Side):
         msg: As for ``Side``.
         context: As for ``Side``.
         net: As for ``Side``.
-        tune: Trains ``net`` on the client's rows, for methods that serve by fine-tuned models.
+        tune: Trains ``net`` on the client's rows, for methods that serve by fine-tuned models;
+            without it, a client that has not trained is served by its first model as it is.
         loss: Returns the loss of ``net`` on them, for methods that choose among models.
         site: As for ``Side``.
 
@@ -50,7 +51,7 @@ class Serving(Side):
         if served.neighbors is not None:
             words = "serves by votes of rows: take engram.make_client_app for it"
             raise Refused(f"{name} {words}, or fraction_evaluate=0")
-        if served.tuned and self._tune is None:
+        if served.tuned and self._tune is None and self.trained:
             words = "serves this client after fine-tuning: give served(..., tune=) a function"
             raise Refused(f"{name} {words} that trains net on the client's rows")
         if served.weights is not None:
@@ -58,7 +59,7 @@ class Serving(Side):
             return self
         module.load(self._least(served.models))
         self._open.enter_context(module.tapped(served.shift))
-        if served.tuned:
+        if served.tuned and self._tune is not None:
             self._tune()
         return self
 

@@ -4,15 +4,21 @@ import copy
 import importlib.util
 import inspect
 import logging
+import re
 
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as Flowers
 from flwr.serverapp.strategy import Result
 
 from engram import strategies as s
+from engram.core.method import Context
+from engram.core.rounds import received_by
 from engram.flower import Site, client
+from engram.flower.module import NetworkModule
+from engram.flower.replay import Replay, traits_of
 from engram.guards.central_noise import central_noise
 from engram.guards.clip import clip
 from engram.guards.robust.choices import robust_center
@@ -20,7 +26,7 @@ from engram.settings.errors import Refused
 from engram.settings.fingerprint import source_root
 from engram.strategies.by_name import NAMES
 from engram.wire.wire import to_params
-from tests.flower.support import BATCHES, Net, fit, gap, kept, run, trainer, unscored
+from tests.flower.support import BATCHES, ROWS, Net, Nodes, fit, gap, kept, run, trainer, unscored
 
 AGAIN = trainer(batches=lambda session: session.batches(BATCHES))
 
@@ -196,3 +202,43 @@ def test_guards_bound_and_merge():
     count = sum(x.numel() for x in start.values())
     expected = 1e4 * 1e-6 * count**0.5 / 5
     assert abs(sizes["noise"] / expected - 1) < 0.5
+
+
+PAGE = (source_root() / "docs" / "coming-from.md").read_text()
+
+
+def test_the_manuals_table_has_what_each_method_needs():
+    """Of each row: the level, whether a start asks for losses, whether there are phases."""
+    needs = {
+        "`mods=[mod]`, and nothing else": ({"any", "steps"}, False, False),
+        "the mod, and `batches(loader)` in the loop": ({"batches"}, False, False),
+        "`client(..., steps=)` around the loop": ({"steps"}, False, True),
+        "`client(..., loss=, first=)` around the loop": ({"any"}, True, False),
+        "`session.train(batches, criterion=)` in place of the loop": ({"train"}, False, None),
+    }
+    listed = set()
+    for row, (levels, begins, phases) in needs.items():
+        (names,) = re.findall(rf"^\| {re.escape(row)} \| (.*) \|$", PAGE, re.M)
+        for name in names.split(", "):
+            listed.add(name)
+            (cls,) = (n for n in NAMES if n.lower() == name.replace("-", ""))
+            strategy, module = getattr(s, cls)(lambda: Net(True)), NetworkModule(Net(True))
+            context = Context(module.network(""), Replay().objective, 3, 1, torch.Generator)
+            received = received_by(strategy.method, strategy.slots, 0)
+            traits = traits_of(strategy.settings, context, received, strategy.method.client.start)
+            assert traits.level in levels, name
+            assert bool(traits.begins) == begins, name
+            assert phases is None or (traits.phases > 1) == phases, name
+    assert len(listed) == 35
+
+
+def test_the_manuals_block_runs():
+    first, second = re.findall(r"^```py\n(.*?)^```", PAGE, re.DOTALL | re.M)
+    rows = torch.utils.data.TensorDataset(*map(torch.cat, zip(*BATCHES, strict=True)))
+    names = {"Net": Net, "net": Net(), "app": ClientApp(), "score": lambda net: 0.5}
+    names["loader"] = torch.utils.data.DataLoader(rows, ROWS)
+    names["fit"] = lambda net, loader, epochs: [fit(net, loader) for _ in range(epochs)] and 1.0
+    exec(first + second, names)
+    result = names["strategy"].start(Nodes(names["app"], 4), num_rounds=2)
+    assert result.evaluate_metrics_clientapp[2]["accuracy"] == 0.5
+    assert result.train_metrics_clientapp[2]["loss"] == 1.0

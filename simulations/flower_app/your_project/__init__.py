@@ -1,0 +1,1 @@
+"""A Flower app whose clients have models of their own."""
