@@ -60,7 +60,7 @@ class Session(Side):
         self.kept, _ = self.recall(self.asked.round)
         self.traits = traits_of(self.settings, self.context, self.received, self.kept)
         self.result: tuple[Slots, Slots] | None = None
-        self.again = self.stepped = self.batching = False
+        self.again, self.batching, self.gradients = False, False, 0
         self._steps, self._loss, self._first = steps, loss, first
         self._work: Slots | None = None
         self._loaded: Params = {}
@@ -161,7 +161,7 @@ class Session(Side):
         if closure is None:
             there = any(p.grad is not None for p in mine.values())
             if there and not self._answer(mine) and self.again and not self.batching:
-                how = "iterate session.batches(loader), or call optimizer.step(closure)"
+                how = "iterate session.batches(loader), with a mod engram.flower.batches(loader)"
                 words = f"takes {self.traits.again} gradients of a batch: {how}"
                 raise Refused(f"{self.asked.method} {words}")
             return None
@@ -173,7 +173,7 @@ class Session(Side):
 
     def _answer(self, mine: dict[str, nn.Parameter]) -> bool:
         """Takes the gradients that are there; returns whether a step is complete."""
-        self.stepped, grads = True, Params()
+        self.gradients, grads = self.gradients + 1, Params()
         for name, leaf in self.module.leaves.items():
             taken = mine[name].grad if name in mine else None
             grads[name] = torch.zeros_like(leaf).float() if taken is None else taken.float()
@@ -322,16 +322,21 @@ class Batches:
         return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[Any]:
-        session, window = self._session, list[Any]()
+        session, window, before = self._session, list[Any](), self._session.gradients
         session.batching = True
         try:
             for batch in self._loader:
-                session.stepped = False
                 yield batch
                 window.append(batch)
-                if session.stepped:
-                    while session.again:
-                        yield from window
-                    window = []
+                if session.gradients == before:
+                    continue  # the next batch is of the same step
+                while session.again:
+                    before = session.gradients
+                    yield from window
+                    if session.gradients != before + 1:
+                        words = "session.batches must be iterated one step at a time"
+                        how = "call optimizer.step(closure) in a loop that fetches batches ahead"
+                        raise Refused(f"{words}: {how}")
+                window, before = [], session.gradients
         finally:
             session.batching = False

@@ -8,12 +8,25 @@ from flwr.clientapp import ClientApp
 
 from engram import strategies
 from engram.core.slots import flat
-from engram.flower import mod, served
+from engram.flower import batches, mod, served
 from tests.flower.support import BATCHES, Net, Nodes, fit, gap, kept, trainer
 
 CASES = [
     *[(name, {}, False) for name in ("FedAvg", "Scaffold", "FedPer", "LGFedAvg", "FedAMP")],
-    *[(name, {}, False) for name in ("Local", "FedAdam", "CFL", "PFedHN", "PerFedAvg", "FedBABU")],
+    *[
+        (name, {}, False)
+        for name in (
+            "Ditto",
+            "APFL",
+            "PFedMe",
+            "Local",
+            "FedAdam",
+            "CFL",
+            "PFedHN",
+            "PerFedAvg",
+            "FedBABU",
+        )
+    ],
     *[("FedProx", {"mu": 0.3}, norm) for norm in (False, True)],
     *[("FedDyn", {"alpha": 0.1}, False), ("MRMTL", {}, False), ("FedBN", {}, True)],
     ("LocalMOML", {"memory": "carry"}, False),
@@ -29,7 +42,7 @@ def plain(norm, mods):
     def train(msg, context):
         net = Net(norm)
         net.load_state_dict(msg.content["arrays"].to_torch_state_dict())
-        fit(net, BATCHES)
+        fit(net, batches(BATCHES))
         metrics = MetricRecord({"num-examples": 6})
         content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
         return Message(content, reply_to=msg)
@@ -47,7 +60,7 @@ def plain(norm, mods):
 
 def blocked(norm):
     app, models = ClientApp(), {}
-    app.train()(trainer(lambda: Net(norm)))
+    app.train()(trainer(lambda: Net(norm), lambda session: session.batches(BATCHES)))
 
     @app.evaluate()
     def evaluate(msg, context):

@@ -1,5 +1,7 @@
 """Whatever cannot be is refused in one line, where it is written or where it is seen."""
 
+import itertools
+
 import pytest
 import torch
 from flwr.app import ArrayRecord
@@ -72,6 +74,21 @@ def halved(msg, context):
             optimizer.step()
 
 
+def ahead(msg, context):
+    """Fetches each batch while the one before it is worked on, as Lightning's trainer does."""
+    net = Net()
+    with client(msg, context, net) as session:
+        fetched = [*itertools.islice(batches := iter(session.batches(BATCHES)), 1)]
+
+        def one_ahead():
+            for batch in batches:
+                fetched.append(batch)
+                yield fetched.pop(0)
+            yield from fetched
+
+        fit(net, one_ahead())
+
+
 def by_lbfgs(msg, context):
     net = Net()
     with client(msg, context, net):
@@ -105,6 +122,7 @@ CLIENTS = [
     (s.FedProx, trainer(batches=lambda _: []), "must take steps of net"),
     (s.FedProx, copied, "train net itself, not a copy of it"),
     (s.Scaffold, halved, "one optimizer must hold all that is trained, got none of head.bias"),
+    (s.Ditto, ahead, "must be iterated one step at a time: call optimizer.step(closure)"),
     (s.FedProx, by_lbfgs, "must take one gradient a step, got LBFGS"),
     (s.FedAvg, trainer(batches=lambda _: [(x / 0, y) for x, y in BATCHES]), "must stay finite"),
     (s.FedAvg, elsewhere, "method must be one of fedper, ditto at this client, got 'fedavg'"),
@@ -154,7 +172,7 @@ def test_others_strategies_and_evaluations_are_refused():
     )
     assert "chooses a model by its loss" in refused(s.IFCA(Net), trainer(), evaluate)
     assert "votes of rows" in refused(s.KNNPer(Net()), trainer(), evaluate)
-    for name, norm in (("Ditto", 0), ("FedRep", 0), ("FedProto", 0), ("PerFedAvg", 1)):
+    for name, norm in (("FedRep", 0), ("FedProto", 0), ("PerFedAvg", 1)):
         grid = Nodes(plain(bool(norm), [mod])[0], 2)
         getattr(s, name)(Net(bool(norm))).start(grid, num_rounds=1)
         assert "needs engram.flower.client in" in str(grid.errors[0])
