@@ -29,15 +29,9 @@ from engram.core.slots import flat, unflat
 from engram.core.streams import Stream, fresh, generator, torch_generator
 from engram.core.tree import is_finite, multiplied, select
 from engram.core.types import Params
-from engram.flower.messages import (
-    CONSTANT,
-    ENGRAM,
-    START,
-    MethodRecord,
-    key_of,
-    params_of,
-    to_records,
-)
+from engram.flower.messages import CONSTANT, ENGRAM, START, MethodRecord
+
+from engram.flower.messages import key_of, params_of, to_records  # isort: skip
 from engram.flower.module import NetworkModule
 from engram.flower.side import check_guards
 from engram.guards.chain import chain, parted
@@ -122,15 +116,11 @@ class MethodStrategy(FedAvg):
     # --- Flower's functions -----------------------------------------------------------------
 
     def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
+        self, grid: Grid, initial_arrays: ArrayRecord | None = None, num_rounds: int = 3,
+        timeout: float = 3600, train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
+    ) -> Result:  # fmt: skip
         """Runs the rounds up to ``num_rounds``, from the network or from arrays of it.
 
         ``Result.arrays`` are the global model with all that is constant in the network, as its
@@ -258,11 +248,8 @@ class MethodStrategy(FedAvg):
         claims = [claimed_ranges(method.claims)] if method.claims else []
         open_ = method.server.merge.combines and self._given.acts("gather")
         self._guard = chain(*claims, self._given, *([] if open_ else [FAR]))
-        self.method, self._sent, self._running = (
-            self._guard.method(method),
-            shapes.sent,
-            network.running,
-        )
+        self.method, self._sent = self._guard.method(method), shapes.sent
+        self._running = network.running
 
     def _drawn(self, seeds: Iterator[int]) -> Params:
         """Draws another start of the network, for methods with several."""

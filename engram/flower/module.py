@@ -11,7 +11,7 @@ from torch.func import functional_call
 from engram.core.checks import must
 from engram.core.derivatives import by_autograd
 from engram.core.method import Network, Objective
-from engram.core.types import Params, Weighted
+from engram.core.types import Params
 from engram.networks.base import Model, moved, network_of, with_personal
 from engram.networks.functional import NORMS
 from engram.settings.errors import Refused
@@ -91,7 +91,7 @@ class NetworkModule:
             return by_autograd(lambda w, batch: self._call(w, lambda net: loss(net, batch[0])))
 
         def loss_of_rows(w: Params, batch: Any) -> Tensor:
-            if not isinstance(batch, Weighted):
+            if not hasattr(batch, "weights"):
                 return criterion(self._call(w, lambda net: net(batch[0])), batch[1])
             (inputs, targets), weights = batch
             outputs = self._call(w, lambda net: net(inputs)).split(1)
@@ -113,7 +113,7 @@ class NetworkModule:
 
     def call_with(self, w: Params, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Calls the module, in training or evaluation as it stands, with other arrays."""
-        return self._call(w, lambda net: net.forward(*args, **named))
+        return self._call(w, lambda net: net.forward(*args, **dict(named)))
 
     @contextmanager
     def tapped(self, shift: Tensor | None) -> Iterator[list[Tensor]]:

@@ -32,15 +32,9 @@ class Serving(Side):
     """
 
     def __init__(
-        self,
-        msg: Any,
-        context: Any,
-        net: Any,
-        *,
-        tune: Callable[[], Any] | None = None,
-        loss: Callable[[], float] | None = None,
-        site: Site = USUAL,
-    ) -> None:
+        self, msg: Any, context: Any, net: Any, *, tune: Callable[[], Any] | None = None,
+        loss: Callable[[], float] | None = None, site: Site = USUAL,
+    ) -> None:  # fmt: skip
         super().__init__(msg, context, net, site)
         kept, self.trained = self.recall(self.asked.round + 1)
         self.served: Served = self.method.serve(self.received, kept, self.trained)

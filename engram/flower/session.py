@@ -46,16 +46,9 @@ class Session(Side):
     """
 
     def __init__(
-        self,
-        msg: Any,
-        context: Any,
-        net: Any,
-        *,
-        steps: int | None = None,
-        loss: Loss | None = None,
-        first: Any = None,
-        site: Site = USUAL,
-    ) -> None:
+        self, msg: Any, context: Any, net: Any, *, steps: int | None = None,
+        loss: Loss | None = None, first: Any = None, site: Site = USUAL,
+    ) -> None:  # fmt: skip
         super().__init__(msg, context, net, site)
         self.kept, _ = self.recall(self.asked.round)
         self.traits = traits_of(self.settings, self.context, self.received, self.kept)
@@ -258,14 +251,10 @@ class Session(Side):
     # --- Engram's own steps -------------------------------------------------------------------
 
     def train(
-        self,
-        batches: Iterable[Any],
-        loss: Loss | None = None,
-        *,
+        self, batches: Iterable[Any], loss: Loss | None = None, *,
         criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
-        steps: int | None = None,
-        optimizer: str = "sgd",
-    ) -> None:
+        steps: int | None = None, optimizer: str = "sgd",
+    ) -> None:  # fmt: skip
         """Runs the method's own steps, in place of a loop.
 
         Args:
