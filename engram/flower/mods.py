@@ -7,14 +7,13 @@ method's update. For methods with several gradients of a batch, its loop iterate
 ``batches(loader)``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from flwr.app import Context, Message, MessageType
-from flwr.clientapp.typing import ClientAppCallable
 from torch.optim import Optimizer
 
 from engram.core.types import Params
@@ -26,6 +25,7 @@ from engram.flower.side import USUAL, Site
 from engram.settings.errors import Refused
 from engram.wire.wire import ARRAYS, METRICS, to_params, to_record
 
+App = Callable[[Message, Context], Message]
 _SESSION: Final[ContextVar[Session | None]] = ContextVar("session", default=None)
 
 
@@ -48,7 +48,7 @@ class Mod:
 
     site: Site = USUAL
 
-    def __call__(self, msg: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def __call__(self, msg: Message, context: Context, call_next: App) -> Message:
         """Has the app answer a message for the method.
 
         Raises:
