@@ -122,7 +122,7 @@ class Traits(NamedTuple):
 
     @property
     def level(self) -> str:
-        """What a method needs of a client's code: ``any``, ``steps``, ``batches`` or ``train``."""
+        """The need of a client's code: ``any``, ``steps``, ``batches`` or ``train``."""
         if self.lacks:
             return "train"
         if self.again > 1:
