@@ -106,7 +106,7 @@ def _arrays(asked: MethodRecord, received: dict[str, Any]) -> Params:
 
 
 class _HiddenLoop(Session):
-    """A session whose network is found in the optimizer that trains it."""
+    """A session that finds its network in the optimizer of a hidden loop."""
 
     _bound = False
 

@@ -40,7 +40,7 @@ class Lacking(Exception):
 
 
 class Token:
-    """A batch of a user's loop, whose rows a method does not see."""
+    """A batch of a user's loop, with rows that a method does not see."""
 
     def _rows(self, *_: Any) -> Any:
         raise Lacking(_ROWS)
@@ -160,7 +160,7 @@ def traits_of(settings: Any, context: Context, received: Slots, kept: Slots) -> 
 
 
 def _answered(replay: Replay, function: Callable[[], Any]) -> tuple[Any, list[Any]]:
-    """Runs a function with zeros for gradients; returns its result, and what it asked for."""
+    """Runs a function with zeros for gradients; returns its result, and its questions."""
     calls: list[Any] = []
     while (result := replay.run(function)) is None:
         calls.append((replay.asked, zeros(replay.asked.point)))

@@ -230,7 +230,7 @@ class Session(Side):
         return {n: p for n, p in self.module.leaves.items() if id(p) in held}
 
     def _check(self, optimizer: Optimizer) -> None:
-        """Refuses an optimizer whose steps are none of the method's."""
+        """Refuses an optimizer that takes other steps than the method's."""
         name, client, kinds = self.asked.method, self.method.client, self.method.kinds
         if (self._work is None and self.traits.begins) or self.traits.lacks:
             raise refusal(name, self.traits.lacks or self.traits.begins)

@@ -46,7 +46,7 @@ USUAL: Final = Site()
 
 
 class Side:
-    """What a client has of a method in a round.
+    """A client's side of a round, before and after its training.
 
     Args:
         msg: The message of a strategy in ``engram.strategies``.

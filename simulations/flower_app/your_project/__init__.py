@@ -1,1 +1,1 @@
-"""A Flower app whose clients have models of their own."""
+"""A Flower app with a model for each client."""
