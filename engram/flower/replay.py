@@ -169,7 +169,7 @@ def _answered(replay: Replay, function: Callable[[], Any]) -> tuple[Any, list[An
 
 
 def _begun(settings: Any, context: Context, received: Slots, kept: Slots) -> Slots:
-    """Returns the work of a ``begin`` that asks for losses, which are zero."""
+    """Returns the work of a ``begin`` that asks for losses, with zeros for them."""
     nothing = Replay().objective._replace(
         loss=lambda w, batch: torch.zeros(()), gradient=lambda w, batch, names=None: zeros(w)
     )

@@ -24,7 +24,7 @@ class Net(nn.Module):
 
 
 def load_data(partition_id: int, batch_size: int) -> tuple[DataLoader, DataLoader]:
-    """Returns batches of a node's training and test rows, which are of three digits."""
+    """Returns batches of a node's training and test rows, of three digits."""
     digits, mine = load_digits(), [(partition_id + k) % 10 for k in range(3)]
     rows = np.flatnonzero(np.isin(digits.target, mine))[partition_id % 3 :: 3]
     rows = np.random.default_rng(partition_id).permutation(rows)
