@@ -12,14 +12,14 @@ from typing import Annotated, Final
 
 import typer
 
-from engram.cli.options import argument
+from engram.cli.options import argument, flag
 from engram.core.checks import must
 from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused, say
 from engram.settings.plugins import VARIABLE, plugins
 from engram.settings.settings_files import run_config_table
 
-_TEMPLATE: Final = Path(__file__).parents[1] / "simulations" / "project"
+_TEMPLATES: Final = Path(__file__).parents[1] / "simulations"
 _NAME: Final = "your_project"  # in the template's files, and the name of its package
 _LONGEST: Final = 32  # characters that Flower takes for the name of an app
 # Folders beside the package, or that Flower leaves out when it packs an app.
@@ -46,7 +46,10 @@ app = typer.Typer()
 
 
 @app.command()
-def new(name: Annotated[str, argument("NAME", "Of the folder, and of its package.")]) -> None:
+def new(
+    name: Annotated[str, argument("NAME", "Of the folder, and of its package.")],
+    flower: Annotated[bool, flag("--flower", "A Flower app with a loop of its own.")] = False,
+) -> None:
     """Make a project of your own: a network, data and a method, for all engines."""
     word = re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name, re.ASCII) and len(name) <= _LONGEST
     if not word or keyword.iskeyword(name):
@@ -61,15 +64,15 @@ def new(name: Annotated[str, argument("NAME", "Of the folder, and of its package
     try:
         with TemporaryDirectory(prefix=f".{name}-", dir=".") as place:
             whole = Path(place) / name
-            _write(whole, name)
+            _write(_TEMPLATES / ("flower_app" if flower else "project"), whole, name)
             whole.rename(folder)
     except OSError as error:
         raise Refused(f"{name} cannot be made: {error.strerror}") from error
-    say(f"cd {name} && engram run")
+    say(f"cd {name} && {'flwr run .' if flower else 'engram run'}")
 
 
-def _write(folder: Path, name: str) -> None:
-    shutil.copytree(_TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+def _write(template: Path, folder: Path, name: str) -> None:
+    shutil.copytree(template, folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     (folder / _NAME).rename(folder / name)
     for path in folder.rglob("*.*"):
         text = path.read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ Flower that are imported.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from itertools import count
@@ -79,7 +79,7 @@ class FlowerGrid:
             if message.has_error() and sender == _SUPERLINK and message.error.code in _GONE:
                 self.lost.add(question.name)
             elif sender == question.node or (message.has_error() and sender == _SUPERLINK):
-                found.append(_reply(question, message))
+                found.append(to_reply(question, message))
         return found
 
 
@@ -180,11 +180,16 @@ def to_flower(content: Content, shared: dict[int, ArrayRecord] | None = None) ->
             found[name] = MetricRecord(record) if name == METRICS else ConfigRecord(record)
             continue
         if id(record) not in shared:
-            arrays = ArrayRecord()
-            for key, tensor in record.items():
-                arrays[key] = _array(tensor)
-            shared[id(record)] = arrays
+            shared[id(record)] = to_record(record)
         found[name] = shared[id(record)]
+    return found
+
+
+def to_record(params: Params) -> ArrayRecord:
+    """Returns tensors as Flower's record of arrays."""
+    found = ArrayRecord()
+    for name, tensor in params.items():
+        found[name] = _array(tensor)
     return found
 
 
@@ -197,11 +202,13 @@ def from_flower(records: RecordDict, shared: dict[int, Entries] | None = None) -
     shared = {} if shared is None else shared
     for record in records.values():
         if id(record) not in shared:
-            shared[id(record)] = {
-                key: _tensor(key, value) if isinstance(value, Array) else value
-                for key, value in record.items()
-            }
+            shared[id(record)] = to_params(record)
     return {name: shared[id(record)] for name, record in records.items()}
+
+
+def to_params(record: Mapping[str, Any]) -> Entries:
+    """Reads one of Flower's records, like ``from_flower``."""
+    return {n: _tensor(n, x) if isinstance(x, Array) else x for n, x in record.items()}
 
 
 def _message(reply: Reply, message: Message) -> Message:
@@ -209,7 +216,8 @@ def _message(reply: Reply, message: Message) -> Message:
     return Message(told, reply_to=message)
 
 
-def _reply(question: Question, message: Message) -> Reply:
+def to_reply(question: Question, message: Message) -> Reply:
+    """Reads the reply to a question from an untrusted sender."""
     if message.has_error():
         return Reply(question, error=Error(message.error.code, message.error.reason or ""))
     try:

@@ -93,7 +93,7 @@ def test_python_code_of_the_readme_runs(installed, tmp_path):
 
 def test_it_has_the_presets_and_the_project_that_new_writes(installed):
     (packages,) = installed.parent.glob("lib/python*/site-packages")
-    for folder in ("presets", "project"):
+    for folder in ("presets", "project", "flower_app"):
         there, ours = (root / "engram/simulations" / folder for root in (packages, source_root()))
         assert files(there) == files(ours)
 

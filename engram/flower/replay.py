@@ -1,0 +1,193 @@
+"""A method's functions with gradients from a training loop that is not Engram's.
+
+A method's functions are pure. So a function that asks for a gradient is stopped there, and run
+again from its start once the loop has taken the gradient: without threads, for every method alike.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engram.core.method import Context, Objective, Slots
+from engram.core.personal_parameters import build
+from engram.core.slots import pick, zeros
+from engram.core.types import Params
+from engram.settings.errors import Refused
+
+_ROWS: Final = "the rows of a batch"
+_TERMS: Final = "derivatives of a loss with further terms"
+OUTPUTS: Final = (_ROWS, _TERMS)
+"""Needs of a method that a loss of outputs and targets meets."""
+
+
+class Asked(Exception):
+    """A gradient that a method asks for.
+
+    Attributes:
+        point: The network's arrays at which it is taken.
+        batch: The token of its batch.
+    """
+
+    def __init__(self, point: Params, batch: object) -> None:
+        super().__init__()
+        self.point, self.batch = point, batch
+
+
+class Lacking(Exception):
+    """A method asks for more than gradients: a Hessian product, a loss at other models."""
+
+
+class Token:
+    """A batch of a user's loop, with rows that a method does not see."""
+
+    def _rows(self, *_: Any) -> Any:
+        raise Lacking(_ROWS)
+
+    __getitem__ = __iter__ = __len__ = _rows
+
+
+def _lacking(what: str) -> Callable[..., Any]:
+    def asked(*_: Any, **__: Any) -> Any:
+        raise Lacking(what)
+
+    return asked
+
+
+class Replay:
+    """The objective of a method with gradients from outside.
+
+    Attributes:
+        objective: The objective for ``Context``.
+        asked: The gradient at which the last function stopped; None if it came to its end.
+    """
+
+    def __init__(self) -> None:
+        self._answers: list[Params] = []
+        self._at = 0
+        self.asked: Asked | None = None
+        losses, products = _lacking("losses at several models"), _lacking("Hessian products")
+        derivative = _lacking(_TERMS)
+        self.objective = Objective(
+            losses, self._gradient, products, losses, lambda *_, **__: derivative
+        )
+
+    @property
+    def answered(self) -> int:
+        """Number of gradients that the function at hand has so far."""
+        return len(self._answers)
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Runs a function as far as the answers go; returns None if it asks for one more."""
+        self._at, self.asked = 0, None
+        try:
+            result = function(*args)
+        except Asked as asked:
+            self.asked = asked
+            return None
+        self._answers = []
+        return result
+
+    def answer(self, gradient: Params) -> None:
+        """Adds the gradient that was asked for."""
+        self._answers.append(gradient)
+
+    def _gradient(self, w: Params, batch: Any, names: Any = None) -> Params:
+        if self._at == len(self._answers):
+            raise Asked(w, batch)
+        gradient = self._answers[self._at]
+        self._at += 1
+        return gradient if names is None else pick(gradient, names)
+
+
+class Traits(NamedTuple):
+    """A method's use of the loss in local steps, found by running them on zeros.
+
+    Attributes:
+        lacks: What it asks for beside gradients; "" if nothing.
+        begins: Likewise, before the first step.
+        gradients: Gradients of a step, at most.
+        again: Gradients of the same batch, at most.
+        plain: The slot that plain training moves; "" if a step is something else.
+        phases: Number of phases.
+    """
+
+    lacks: str
+    begins: str
+    gradients: int
+    again: int
+    plain: str
+    phases: int
+
+    @property
+    def level(self) -> str:
+        """The need of a client's code: ``any``, ``steps``, ``batches`` or ``train``."""
+        if self.lacks:
+            return "train"
+        if self.again > 1:
+            return "batches"
+        return "any" if self.plain else "steps"
+
+
+def traits_of(settings: Any, context: Context, received: Slots, kept: Slots) -> Traits:
+    """Returns the traits of a method, by its functions alone."""
+    replay = Replay()
+    method = build(settings, context._replace(objective=replay.objective))
+    client, begins, lacks, most, again, plain = method.client, "", "", 0, 1, set[str]()
+    try:
+        token = Token() if client.initial_rows else None
+        work, _ = _answered(replay, lambda: client.begin(received, kept, token))
+    except Lacking as error:
+        begins, work = str(error), _begun(settings, context, received, kept)
+    for phase in client.phases:
+        tokens = tuple(Token() for _ in range(phase.batches))
+        try:
+            (directions, after), calls = _answered(
+                replay, lambda p=phase, t=tokens: p.direction(work, t)
+            )
+        except Lacking as error:
+            lacks = str(error)
+            continue
+        batches = [id(asked.batch) for asked, _ in calls]
+        most, again = max(most, len(calls)), max(again, *map(batches.count, batches))
+        same = all(_alike(after[s], x) for s, x in work.items())
+        (asked, answer), *more = calls
+        moved = [s for s, d in directions.items() if _alike(d, answer) and _at(asked, work[s])]
+        plain.add(moved[0] if same and not more and len(moved) == len(directions) == 1 else "")
+    only = plain.pop() if len(plain) == len(client.phases) == 1 else ""
+    return Traits(lacks, begins, most, again, only, len(client.phases))
+
+
+def _answered(replay: Replay, function: Callable[[], Any]) -> tuple[Any, list[Any]]:
+    """Runs a function with zeros for gradients; returns its result, and its questions."""
+    calls: list[Any] = []
+    while (result := replay.run(function)) is None:
+        calls.append((replay.asked, zeros(replay.asked.point)))
+        replay.answer(calls[-1][1])
+    return result, calls
+
+
+def _begun(settings: Any, context: Context, received: Slots, kept: Slots) -> Slots:
+    """Returns the work of a ``begin`` that asks for losses, with zeros for them."""
+    nothing = Replay().objective._replace(
+        loss=lambda w, batch: torch.zeros(()), gradient=lambda w, batch, names=None: zeros(w)
+    )
+    method = build(settings, context._replace(objective=nothing))
+    return method.client.begin(received, kept, Token())
+
+
+def _alike(x: Any, y: Any) -> bool:
+    if isinstance(x, Tensor) or isinstance(y, Tensor):
+        return x is y
+    return x.keys() == y.keys() and all(leaf is y[n] for n, leaf in x.items())
+
+
+def _at(asked: Asked, x: Any) -> bool:
+    return isinstance(x, dict) and _alike(asked.point, x)
+
+
+def refusal(name: str, lacks: str) -> Refused:
+    """Returns the error of a method that no loop of a user's can drive."""
+    words = "call session.train(batches, loss) in place of your loop"
+    return Refused(f"{name} needs {lacks}: {words}")

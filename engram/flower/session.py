@@ -1,0 +1,331 @@
+"""A client's training: ``with engram.flower.client(msg, context, net)`` around a loop."""
+
+from collections.abc import Callable, Iterable, Iterator
+from logging import getLogger
+from typing import Any, Self
+
+import torch
+from flwr.app import Message
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from engram.core.method import Slots
+from engram.core.personal_parameters import build
+from engram.core.rounds import Stepper, first_steps
+from engram.core.slot_optimizers import optimizer_of
+from engram.core.tree import is_finite
+from engram.core.types import Params
+from engram.flower.module import Loss
+from engram.flower.replay import OUTPUTS, Token, refusal, traits_of
+from engram.flower.side import USUAL, Side, Site
+from engram.flower.twins import Twin
+from engram.settings.errors import Refused
+
+_log = getLogger("flwr.engram")
+
+
+class Session(Side):
+    """A client's training in a round.
+
+    Args:
+        msg: As for ``Side``.
+        context: As for ``Side``.
+        net: As for ``Side``.
+        steps: Steps that the optimizer takes in the block, for methods with several phases.
+        loss: ``(net, batch) -> ()``, for methods that choose models before the first step.
+        first: The batch by which they do.
+        site: As for ``Side``.
+
+    Attributes:
+        traits: The method's use of the loss.
+        result: The slots that it sends and keeps, after the block.
+    """
+
+    def __init__(
+        self, msg: Any, context: Any, net: Any, *, steps: int | None = None,
+        loss: Loss | None = None, first: Any = None, site: Site = USUAL,
+    ) -> None:  # fmt: skip
+        super().__init__(msg, context, net, site)
+        self.kept, _ = self.recall(self.asked.round)
+        self.traits = traits_of(self.settings, self.context, self.received, self.kept)
+        self.result: tuple[Slots, Slots] | None = None
+        self.again, self.batching, self.gradients = False, False, 0
+        self._steps, self._loss, self._first = steps, loss, first
+        self._work: Slots | None = None
+        self._loaded: Params = {}
+        self._seen: list[tuple[Params, Params]] = []
+        self._twins: dict[str, Twin] = {}
+        self._moving: tuple[Slots, Slots] | None = None
+        self._taken = 0
+        self._handles: list[Any] = []
+
+    # --- The block ------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if self.traits.begins and self._loss is not None:
+            real = self.module.objective(self._loss, None)
+            made = build(self.settings, self.context._replace(objective=real))
+            self._work = made.client.begin(self.received, self.kept, (self._first,))
+        if not (self.traits.lacks or (self.traits.begins and self._work is None)):
+            self._proceed()
+        self._entered = dict(self._loaded)
+        if not self.traits.plain or self._work is None:
+            self._handles = [
+                register_optimizer_step_pre_hook(self._before),
+                register_optimizer_step_post_hook(self._after),
+            ]
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if kind is None:
+            self.result = self._end()
+
+    def _end(self) -> tuple[Slots, Slots]:
+        name, work, phases = self.asked.method, self._work, self.method.client.phases
+        if work is None or (self.traits.lacks and not self._taken):
+            raise refusal(name, self.traits.lacks or self.traits.begins)
+        if self.traits.plain and not self._taken:  # the loop trained as it would without Engram
+            now = self.module.read()
+            if all(x.equal(self._entered[n]) for n, x in now.items()):
+                raise Refused(f"{name}: net must be trained in the block, got it as it was")
+            work = work | {self.traits.plain: now}
+        elif not self._taken:
+            expected = "an optimizer of torch.optim must take steps of net in the block"
+            raise Refused(f"{name}: {expected}, got none: train net itself, not a copy of it")
+        if self._steps and self._taken != self._steps and len(phases) > 1:
+            if self._taken <= first_steps(phases, self._steps)[-1]:
+                words = f"steps must be those of the block, {self._taken}, got {self._steps}"
+                raise Refused(f"{name}: {words}: its last phase had none")
+            _log.warning("%s: %d steps in place of %d", name, self._taken, self._steps)
+        sent, kept = self.method.client.end(self.received, work)
+        if not is_finite((sent, kept)):
+            raise Refused(f"{name}: training must stay finite; lower the optimizer's step size")
+        if kept:
+            self.memory.save(kept, self.asked.round)
+        return sent, kept
+
+    def reply(self, num_examples: int, **metrics: float) -> Message:
+        """Returns the reply, with the number of rows that the update stands for, and metrics."""
+        if self.result is None:
+            raise Refused("reply must follow the block, got no round that came to its end")
+        return self.message(num_examples, metrics, self.guarded(self.result[0], num_examples))
+
+    # --- Steps of the user's optimizer ------------------------------------------------------
+
+    def _proceed(self) -> tuple[Slots, Slots] | None:
+        """Runs the method as far as gradients are there; loads the point of the next one."""
+        client = self.method.client
+        if self._work is None:
+            token = Token() if client.initial_rows else None
+            begun = self.replay.run(client.begin, self.received, self.kept, token)
+            if begun is None:
+                return self._show(self.replay.asked.point)
+            self._work = begun
+        if not self.replay.answered:
+            self._tokens = tuple(Token() for _ in range(client.phases[0].batches))
+        step = self.replay.run(client.phases[self._phase].direction, self._work, self._tokens)
+        return self._show(self.replay.asked.point) if step is None else step
+
+    @property
+    def _phase(self) -> int:
+        phases = self.method.client.phases
+        if len(phases) == 1 or not self._steps:
+            return 0
+        return sum(start <= self._taken for start in first_steps(phases, self._steps)) - 1
+
+    def _show(self, point: Params) -> None:
+        """Loads arrays into the network, but for those that are there already."""
+        self.module.load({n: x for n, x in point.items() if self._loaded.get(n) is not x})
+        self._loaded = dict(point)
+
+    def _before(self, optimizer: Optimizer, args: Any, named: Any) -> Any:
+        """Torch's hook before a step: ``.grad`` becomes the method's direction."""
+        mine = self._mine(optimizer)
+        if not mine:
+            return None
+        self._check(optimizer)
+        closure = named.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            there = any(p.grad is not None for p in mine.values())
+            if there and not self._answer(mine) and self.again and not self.batching:
+                how = "iterate session.batches(loader), with a mod engram.flower.batches(loader)"
+                words = f"takes {self.traits.again} gradients of a batch: {how}"
+                raise Refused(f"{self.asked.method} {words}")
+            return None
+        while True:
+            with torch.enable_grad():
+                value = closure()
+            if self._answer(mine) or not self.again:
+                return (args[0], lambda value=value: value), {}
+
+    def _answer(self, mine: dict[str, nn.Parameter]) -> bool:
+        """Takes the gradients that are there; returns whether a step is complete."""
+        self.gradients, grads = self.gradients + 1, Params()
+        for name, leaf in self.module.leaves.items():
+            taken = mine[name].grad if name in mine else None
+            grads[name] = torch.zeros_like(leaf).float() if taken is None else taken.float()
+            if name in mine:
+                mine[name].grad = None  # so that an optimizer leaves them as they are
+        if self.module.running:
+            statistics = self.module.read(self.module.running)
+            self._seen.append((self._loaded, statistics))
+            self._loaded = self._loaded | statistics
+        token = self.replay.asked.batch
+        self.replay.answer(grads)
+        step = self._proceed()
+        self.again = step is None and self.replay.asked.batch is token
+        if step is None:
+            return False
+        directions, after = step
+        moved = {s: d for s, d in directions.items() if d.keys() & self.module.learned}
+        self._moving = moved, after
+        for slot, d in [*moved.items()][:1]:  # by the user's optimizer; others by twins of it
+            if lacking := d.keys() & self.module.learned - mine.keys():
+                words = f"one optimizer must hold all that is trained, got none of {min(lacking)}"
+                raise Refused(f"{self.asked.method}: {words}")
+            self._show(after[slot])
+            for name, p in mine.items():
+                p.grad = d[name].to(p.dtype) if name in d else None
+        return True
+
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        """Torch's hook after a step: moves the other slots, and asks for the next gradient."""
+        if self._moving is None or not (mine := self._mine(optimizer)):
+            return
+        (moved, after), self._moving = self._moving, None
+        for i, (slot, d) in enumerate(moved.items()):
+            names = d.keys() & self.module.learned
+            if i:
+                twin = self._twins.setdefault(slot, Twin(optimizer, {n: mine[n] for n in names}))
+                w = twin.step(optimizer, mine, after[slot], d)
+            else:
+                w = self.module.read(names)
+                self._loaded = self._loaded | w
+            found = after[slot] | w
+            if self.module.running and self.module.running <= found.keys():
+                found |= self._statistics(slot)
+            after = after | {slot: found}
+        for p in mine.values():
+            p.grad = None
+        self._work, self._taken, self._seen = after, self._taken + 1, []
+        self._proceed()
+
+    def _statistics(self, slot: str) -> Params:
+        """Returns the running statistics of the pass at a slot's model."""
+        for point, statistics in self._seen:
+            if all(x is self._work[slot].get(n) for n, x in point.items()):
+                return statistics
+        words = "moves a model at which no loss is taken: batch norm's statistics are not known"
+        raise Refused(f"{self.asked.method} {words}; call session.train(batches, loss)")
+
+    def _mine(self, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+        """Returns the network's arrays that an optimizer holds."""
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return {n: p for n, p in self.module.leaves.items() if id(p) in held}
+
+    def _check(self, optimizer: Optimizer) -> None:
+        """Refuses an optimizer that takes other steps than the method's."""
+        name, client, kinds = self.asked.method, self.method.client, self.method.kinds
+        if (self._work is None and self.traits.begins) or self.traits.lacks:
+            raise refusal(name, self.traits.lacks or self.traits.begins)
+        if isinstance(optimizer, LBFGS):
+            raise Refused(f"{name}: the optimizer must take one gradient a step, got LBFGS")
+        decay = max(group.get("weight_decay", 0.0) for group in optimizer.param_groups)
+        if decay and any(kinds[slot] == "difference" for slot in (*client.start, *client.sends)):
+            words = "weight_decay must be 0, for its control variates are of the loss alone"
+            raise Refused(f"{name}: {words}; add it to the loss, got {decay}")
+        if self.traits.phases > 1 and not self._steps:
+            words = f"has {self.traits.phases} phases: give client(..., steps=) the block's steps"
+            raise Refused(f"{name} {words}, such as epochs * len(loader)")
+
+    def batches(self, loader: Iterable[Any]) -> "Batches":
+        """Returns a loader's batches, each as often as the method takes gradients of it."""
+        return Batches(self, loader)
+
+    # --- Engram's own steps -------------------------------------------------------------------
+
+    def train(
+        self, batches: Iterable[Any], loss: Loss | None = None, *,
+        criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+        steps: int | None = None, optimizer: str = "sgd",
+    ) -> None:  # fmt: skip
+        """Runs the method's own steps, in place of a loop.
+
+        Args:
+            batches: Batches. A method that reads rows before its first step reads the first one;
+                with some methods a step takes several.
+            loss: ``(net, batch) -> ()``.
+            criterion: ``(outputs, targets) -> ()`` in its place, of batches ``(inputs, targets)``:
+                for methods that look at representations or classes.
+            steps: Number of steps, if batches have no length.
+            optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``, with the method's ``eta``.
+
+        Raises:
+            Refused: There is not one of loss and criterion, or the method needs the criterion.
+        """
+        if (loss is None) == (criterion is None):
+            raise Refused("train must be given one of loss and criterion")
+        if loss and self.traits.lacks in OUTPUTS:
+            words = "looks at outputs or rows: call session.train(batches, criterion=...)"
+            raise Refused(f"{self.asked.method} {words}")
+        self.module.net.train()
+        objective = self.module.objective(loss, criterion)
+        method = build(self.settings, self.context._replace(objective=objective))
+        client, drawn = method.client, iter(batches)
+        pack = (lambda batch: batch) if criterion else (lambda batch: (batch, None))
+        forward = (lambda net, x: net(x)) if criterion else loss
+        running, statistics = self.module.running, self.module.statistics(forward)
+        stepper = Stepper(optimizer_of(optimizer), 1.0, running, statistics)
+        each, initial = client.phases[0].batches, bool(client.initial_rows)
+        total = steps or (len(batches) - initial) // each  # type: ignore[arg-type]
+        starts, states = first_steps(client.phases, total), [{} for _ in client.phases]
+        first = pack(next(drawn)) if initial else None
+        work = client.begin(self.received, self.kept, first)
+        for h in range(total):
+            at = sum(start <= h for start in starts) - 1
+            taken = tuple(pack(next(drawn)) for _ in range(each))
+            work, states[at] = stepper.take(client.phases[at], work, states[at], taken)
+        self._work, self._taken, self.method = work, total, method
+        network = self.module.leaves.keys()
+        whole = (x for x in work.values() if isinstance(x, dict) and x.keys() == network)
+        self._show(next(whole, {}))
+
+
+class Batches:
+    """A loader's batches, which come again as often as a method asks, those of a step together."""
+
+    def __init__(self, session: Session, loader: Iterable[Any]) -> None:
+        self._session, self._loader = session, loader
+
+    def __len__(self) -> int:
+        return len(self._loader) * max(1, self._session.traits.again)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns the loader's attribute: loops look at ``dataset``, ``batch_size`` and others."""
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        session, window, before = self._session, list[Any](), self._session.gradients
+        session.batching = True
+        try:
+            for batch in self._loader:
+                yield batch
+                window.append(batch)
+                if session.gradients == before:
+                    continue  # the next batch is of the same step
+                while session.again:
+                    before = session.gradients
+                    yield from window
+                    if session.gradients != before + 1:
+                        words = "session.batches must be iterated one step at a time"
+                        how = "call optimizer.step(closure) in a loop that fetches batches ahead"
+                        raise Refused(f"{words}: {how}")
+                window, before = [], session.gradients
+        finally:
+            session.batching = False
