@@ -37,7 +37,7 @@ class InProcessGrid(Engine):
             self.evaluates = partial(direct.evaluate, self)
         self._hosts = dict(enumerate(hosts, start=1))
 
-    def get_node_ids(self) -> list[int]:
+    def get_node_ids(self) -> Iterable[int]:
         """Returns all nodes."""
         return list(self._hosts)
 

@@ -12,7 +12,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.strategies.base import Nodes, Row, RunStrategy
 from engram.strategies.reply_border import Rejected, read_reply
-from engram.wire.messages import Content, Entries, Question, Reply
+from engram.wire.messages import Content, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import CLIENTS, CONFIG, read_int, read_list
 
@@ -59,7 +59,7 @@ class SiteStrategy(RunStrategy):
         self,
         kind: str,
         server_round: int,
-        config: Entries,
+        config: Mapping[str, Any],
         grid: Nodes,
         arrays: Callable[[list[int]], Records | None],
         among: Collection[int] | None = None,

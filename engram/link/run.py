@@ -234,8 +234,8 @@ class Link:
             outbox: queue.Queue[bytes | None] = queue.Queue()
             self._outbox = outbox
             outbox.put(pack("hello", run=self._run, version=VERSION))
-            for frame in (*self._ended.values(), *map(_Asked.pack, self._asked.values())):
-                outbox.put(frame)
+            for sent in (*self._ended.values(), *map(_Asked.pack, self._asked.values())):
+                outbox.put(sent)
         try:
             for data in channel.stream_stream(RUN)(iter(outbox.get, None)):
                 frame = unpack(data)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from engram.wire.wire import ARRAYS, METRICS
 _SUPERLINK: Final = 1  # the sender of replies that no node has sent
 _GONE: Final = (3, 5)  # codes of its errors: a message is no longer there, or its node
 _INTERVAL: Final = "pull_interval"  # an attribute of the grid of Flower's simulation alone
+_ORDERS: Final[Sequence[Literal["C", "F"]]] = ("C", "F")
 _NUMPY: Final = "numpy.ndarray"  # Flower's name of numpy's format
 
 
@@ -110,7 +111,7 @@ class HostGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Returns all nodes."""
-        return self._engine.get_node_ids()
+        return list(self._engine.get_node_ids())
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Delivers messages and keeps the replies; returns the messages' ids."""
@@ -240,7 +241,7 @@ def _tensor(name: str, array: Array) -> torch.Tensor:
     """
     try:
         shape, dtype, data = tuple(array.shape), np.dtype(array.dtype), array.data
-        for order in "CF":
+        for order in _ORDERS:
             header = _header(shape, dtype, order)
             if array.stype == _NUMPY and data.startswith(header):
                 if len(data) != len(header) + math.prod(shape) * dtype.itemsize:

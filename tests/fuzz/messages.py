@@ -103,7 +103,7 @@ def contents(rng: random.Random, here: Path) -> None:
     """A message's records as bytes."""
     del here
     size = rng.choice((3, 400_000))
-    content = {"arrays": {"w": torch.ones(size)}, "config": {"a": 1}}
+    content: Content = {"arrays": {"w": torch.ones(size)}, "config": {"a": 1}}
     sent = [spoil_bytes(rng, b"".join(each.parts)) for each in to_contents(content)]
     from_contents(sent, math.inf)
 

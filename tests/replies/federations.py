@@ -1,6 +1,6 @@
 """Small federations of every family, some of whose sites send what a test puts in their replies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Odd(InProcessGrid):
         super().__init__(host, [[client] for client in range(sites)])
         self._change = change
 
-    def ask(self, questions, *, timeout):
+    def ask(self, questions: Iterable[Question], *, timeout: float) -> list[Reply]:
         return [
             changed
             for reply in super().ask(questions, timeout=timeout)

@@ -175,7 +175,7 @@ class MetaBanTurns(SiteStrategy):
         self._last = None
         return self.questions(EVALUATE, server_round, config, grid, lambda clients: {})
 
-    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> None:
+    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
         """Returns the sums of ``TOTALS`` over nodes with enough turns to report."""
         found = np.zeros(len(TOTALS))
 

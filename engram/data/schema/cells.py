@@ -1,7 +1,7 @@
 """Cells of a column as they are written, and as they are meant."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ CODE: Final = re.compile(r"[+-]?0\d+", re.ASCII)
 EXACT: Final = 2**53  # whole numbers below it are float64
 
 
-def meant(column: Column, texts: Sequence[str]) -> list[str | None]:
+def meant(column: Column, texts: Iterable[str]) -> list[str | None]:
     """Returns the meaning of cells; None where one is missing.
 
     In columns of numbers -99 as a code for a missing value is -99.0 and -99,00, too.

@@ -169,7 +169,7 @@ class BanditExchange(SiteStrategy):
         shared = {SHARED: arrays}
         return self.questions(EVALUATE, server_round, config, grid, lambda _: shared)
 
-    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> None:
+    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
         """Counts the ``sites`` that have learned from the last batch."""
         failed: dict[int, str] = {}
         failed |= self.gather(

@@ -76,7 +76,7 @@ class SiteHost:
 
 def reply(details: dict[str, Any], examples: int, sites: Params | None = None) -> Content:
     """Returns a reply with entries about its clients, and estimates if there are any."""
-    found = {} if sites is None else {SITES: sites}
+    found: Content = {} if sites is None else {SITES: sites}
     found[METRICS] = {"num-examples": examples}
     found[CLIENTS] = details
     return found

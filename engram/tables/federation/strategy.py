@@ -214,7 +214,7 @@ class Exchange(SiteStrategy):
         shared = {SHARED: arrays}
         return self.questions(EVALUATE, server_round, config, grid, lambda _: shared)
 
-    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> None:
+    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
         """Collects the sites' losses in ``scored``.
 
         Returns:
