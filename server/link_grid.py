@@ -48,7 +48,7 @@ class _Asked(NamedTuple):
 
 
 class LinkGrid:
-    """Nodes that answer over a link, which sends again what a node has not answered.
+    """Nodes that answer over a link, with unanswered questions sent again.
 
     The node of client-N has the number N+1.
 
@@ -78,7 +78,7 @@ class LinkGrid:
         return [Node(int(name.removeprefix("client-")) + 1, name) for name in there]
 
     def push(self, questions: Sequence[Question], *, seconds: float) -> None:
-        """Sends and names questions, whose replies count for so many seconds."""
+        """Sends and names questions; their replies count for so many seconds."""
         shared = dict[int, Content]()
         together: dict[float, list[Asking]] = {}
         for each in questions:

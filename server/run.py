@@ -25,7 +25,7 @@ from engram.runs.run import Run
 from engram.runs.writer import Memories, RunWriter
 from engram.server.engine import Engine
 from engram.server.roster import Attendance, Waiting, attendance_of
-from engram.server.run_start import first_arrays, former_run, strategy_of, way_of
+from engram.server.run_start import first_arrays, former_run, strategy_of
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
@@ -91,7 +91,7 @@ def run(
             stack.enter_context(record.hold())
             record.check_resumable(e, engine=engine)
             training, rows = record.config["training"], record.rows()
-            kind, way = Kind.from_row(record.first_row), way_of(rows)
+            kind, way = Kind.from_row(record.first_row), _way_of(rows)
             open_ = "members" in rows[0] if rows else None
         if e.is_private:
             _log.log(WARNING if is_weak(e) else INFO, "%s", guarantee(e))
@@ -157,7 +157,7 @@ class _Run:
             # A run that goes on from its last round has not been scored there.
             state = strategy.state if step.final and not step.usual else None
             rows.append(self._report(last, metrics, scored=step.due and self.scores))
-            self.config["way"] = way_of(rows)  # as in a resumed run, whose questions are the same
+            self.config["way"] = _way_of(rows)  # as in a resumed run, whose questions are the same
             ends = step.final or strategy.over
             stopping = not (ends or self.grid.still) and self.grid.stopping
             # Sites take part in a secure round once: a resumed run goes on after the last one.
@@ -357,3 +357,9 @@ def _named(results: Row, roster: Roster) -> Row:
     ids = clients.get("ids", range(len(roster.nodes)))
     names = [roster.names.get(client, str(client)) for client in ids]
     return {**results, "clients": {"names": names, **clients}}
+
+
+def _way_of(rows: Sequence[Row]) -> str:
+    """Returns the way of training of all nodes; empty if they differ, or it is unknown."""
+    ways: Row = next((row["ways"] for row in reversed(rows) if "ways" in row), {})
+    return next(iter(ways)) if len(ways) == 1 else ""

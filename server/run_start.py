@@ -1,6 +1,5 @@
 """The beginning of a run: its strategy, and the state of a former run."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from engram.core.checks import must
@@ -10,7 +9,7 @@ from engram.guards.noise import Noise
 from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.strategies import STRATEGIES, Row, RunStrategy
+from engram.strategies import STRATEGIES, RunStrategy
 from engram.wire.roster import Roster
 
 
@@ -54,9 +53,3 @@ def strategy_of(experiment: Experiment, roster: Roster, noise: Noise) -> RunStra
         changed = {"num_clients": clients, "clients_per_round": asked, **noised}
         e = e.model_copy(update=changed)
     return STRATEGIES[e.own.plug_in].build(e, roster, noise)
-
-
-def way_of(rows: Sequence[Row]) -> str:
-    """Returns the way of training of all nodes; empty if they differ, or it is unknown."""
-    ways: Row = next((row["ways"] for row in reversed(rows) if "ways" in row), {})
-    return next(iter(ways)) if len(ways) == 1 else ""

@@ -1,4 +1,4 @@
-"""The engine of hosts in this process, whose clients train together."""
+"""The engine of hosts in this process: their clients train together."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial

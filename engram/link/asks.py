@@ -27,7 +27,7 @@ class Key(NamedTuple):
 
 
 def round_number(name: str) -> int:
-    """Returns the number with which a request's name begins, of 18 digits at most; else 0."""
+    """Returns the leading number of a request's name, of 18 digits at most; else 0."""
     return int("0" + "".join(takewhile(str.isdecimal, name[:18])))
 
 

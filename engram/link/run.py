@@ -159,7 +159,7 @@ class Link:
             self._outbox.put(frame)
 
     def _say(self, kind: str, node: str, request: str) -> None:
-        """Says that a question has ended, and again when it has connected anew."""
+        """Reports the end of a question, and again after a new connection."""
         frame = pack(kind, node=node, request=request)
         with self._lock:
             self._ended[node, request] = frame

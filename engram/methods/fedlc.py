@@ -14,14 +14,14 @@ from engram.methods.fedavg import FedAvg
 
 @method("fedlc", source="Zhang et al., ICML 2022", tasks=("classification",))
 class FedLc(FedAvg):
-    """FedAvg whose clients calibrate outputs by how often they have each class."""
+    """FedAvg with logits calibrated by each client's class frequencies."""
 
     tau: Annotated[
         float, Ge(0), Search(0.01, 1, log=True), "size of the margins between classes; 0: fedavg"
     ] = 0.25
 
     def build(self, context: Context) -> Method:
-        """Builds the method, for a client whose rows are of class c with share p_c.
+        """Builds the method, for a client with a share p_c of rows of class c.
 
             w <- w - eta grad mean over rows of -log(e^(o_y - m_y) / sum_c e^(o_c - m_c))
             m_c = tau p_c^(-1/4)

@@ -13,7 +13,7 @@ from engram.methods.fedavg import FedAvg
 
 @method("moon", source="Li, He & Song, CVPR 2021, Alg. 1")
 class Moon(FedAvg):
-    """FedAvg whose representations stay near the global model's, by a contrastive loss."""
+    """FedAvg with a contrastive loss towards the global model's representations."""
 
     mu: Annotated[
         float, Ge(0), Search(0.1, 10, log=True), "weight of the contrastive loss; 0: fedavg"

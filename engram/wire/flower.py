@@ -235,7 +235,7 @@ def _array(tensor: torch.Tensor) -> Array:
 
 
 def _tensor(name: str, array: Array) -> torch.Tensor:
-    """Reads an array, whose bytes must be what numpy writes for what it is declared to be.
+    """Reads an array; its bytes must be numpy's for its declared shape and type.
 
     The header is compared rather than interpreted, and nothing of a claimed size is allocated.
     """

@@ -42,7 +42,7 @@ DIVERGED: Final = 1001  # error code: the models of all of a node's clients beca
 
 
 def arrays_of(content: Content, name: str) -> Params:
-    """Returns a record's tensors, which are read-only by convention.
+    """Returns a record's tensors, read-only by convention.
 
     Raises:
         KeyError: There is no such record.

@@ -90,7 +90,7 @@ def test_what_commands_refuse(engram):
         ),
         (
             ["compare", "pfedme", "ditto", *let("mu=3", "pfedme.alpha=-1", "ditto.lambda=-1")],
-            "mu is for a method that does not take part: fedprox, gpfl; "
+            "mu is for a method that does not take part: fedprox, gpfl, moon; "
             "pfedme.alpha must be [^;]*; ditto.lambda must be [^;]*, got '-1'(?=\n)",
         ),
         (["compare", "fedavg", *let("fedavg.seed=1")], "seed is not a setting of this command"),

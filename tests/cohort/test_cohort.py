@@ -39,7 +39,10 @@ CASES = [
         ("dense", coordinates, regime | rule)
         for coordinates, regime in ((Span, SPAN), (PlainCoordinates, PLAIN))
         for rule in (
-            *({"method": name} for name in ("fedavg", "pfedme", "local", "ditto", *REMEMBERING)),
+            *(
+                {"method": name}
+                for name in ("fedavg", "fednova", "pfedme", "local", "ditto", *REMEMBERING)
+            ),
             {"method": "local-moml"} | EXACT,
             {"method": "local-moml", "memory": "carry"} | EXACT,
             {"method": "per-fedavg"} | FIRST_ORDER,

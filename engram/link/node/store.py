@@ -135,7 +135,7 @@ class Store:
         shutil.rmtree(self.place(ask), ignore_errors=True)
 
     def keep_only(self, runs: Iterable[str]) -> None:
-        """Removes what belongs to others than these runs: they ended while the node was away."""
+        """Removes the files of all runs but these: they ended while the node was away."""
         names = {*map(_hashed, runs)}
         for folder in (self._contents, self._replies):
             for path in folder.glob("*"):
