@@ -17,7 +17,7 @@ _MARKS: Final = (
     *(("D", "diamond"), ("v", "triangle-down"), ("P", "cross"), ("X", "x")),
     *(("p", "pentagon"), ("h", "hexagon"), ("*", "star")),
 )
-_START: Final = 2973  # by which each built-in method has a color and mark of its own
+_START: Final = 110303  # by which each built-in method has a color and mark of its own
 
 
 class Look(NamedTuple):

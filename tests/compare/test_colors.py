@@ -46,7 +46,7 @@ def test_every_method_has_a_look_of_its_own_and_those_compared_a_color():
 def test_methods_of_one_figure_never_look_alike_and_ten_have_a_color_each():
     for few in (DEMO, [f"mine, eta=0.{i}" for i in range(10)]):
         assert len({look.color for look in looks_of(few).values()}) == len(few)
-    names = [*family(NetworkMethod.plug_in), *(f"mine-{i}" for i in range(65))]
+    names = [*family(NetworkMethod.plug_in), *(f"mine-{i}" for i in range(61))]
     looks = looks_of(names)
     assert len({*looks.values()}) == len(names) == 100
 

@@ -70,14 +70,12 @@ def of_frame(
         DataError: It lacks a column, the client or target of some rows, or values where none may
             be missing; or it may be read in several ways. It says which.
     """
-    if not len(frame):
-        raise DataError(f"{path} must hold some rows")
     target, client = "" if y is not None else declared.target, declared.client
     check_columns(path, [target] if y is None else [], frame.columns)
     check_client(path, declared, frame.columns if task is None else [client])
     names = inputs_of(path, declared, frame.columns, target)
-    if frame.empty:
-        raise DataError(f"{path} has no rows")
+    if not len(frame):
+        raise DataError(f"{path} must hold some rows")
     if client in frame:
         if task is not None:
             advice = f"leave out the column {client}, or set another task-column"

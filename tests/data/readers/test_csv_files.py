@@ -76,7 +76,7 @@ def test_other_files_and_dialects_are_refused(tmp_path):
             read(path, **known)
     path.write_text("a,died\n")
     settings = DataSettings.model_validate({"target-column": "died"})
-    with pytest.raises(DataError, match=r"t\.csv has no rows$"):
+    with pytest.raises(DataError, match=r"t\.csv must hold some rows$"):
         of_file(path, declare(settings))
 
 
