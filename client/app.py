@@ -279,7 +279,10 @@ def _asked(question: Question, context: NodeContext, received: int) -> _Asked:
 
 
 def _text(settings: Mapping[str, Any]) -> str:
-    return json.dumps({**settings})
+    try:
+        return json.dumps({**settings})
+    except (TypeError, ValueError) as error:
+        raise Refused(f"settings must be texts, numbers and truth values: {error}") from error
 
 
 @lru_cache(maxsize=2)  # all messages of a run have the same settings

@@ -20,7 +20,7 @@ from engram.client.app import answer_question
 from engram.cohort.trainer.sampler import Sampler
 from engram.core.slots import flat
 from engram.link.records import from_contents, to_parts
-from engram.settings.errors import REFUSED, EngramError
+from engram.settings.errors import REFUSED, EngramError, brief
 from engram.settings.families import METHODS
 from engram.sites.audit import AUDIT, Audit
 from engram.wire.messages import EVALUATE, TRAIN, Content, NodeContext, Question
@@ -173,7 +173,7 @@ def _model(method: str) -> Any:
 
 def _brief(config: dict[str, Any]) -> str:
     usual = small(method="fedavg").to_config()
-    return repr({k: v for k, v in config.items() if usual.get(k) != v})[:600]
+    return brief({k: v for k, v in config.items() if usual.get(k) != v})
 
 
 @contextmanager
