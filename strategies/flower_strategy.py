@@ -11,7 +11,7 @@ from inspect import signature
 from itertools import count
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -50,7 +50,7 @@ from engram.runs.checkpoints import (
     write_checkpoint,
 )
 from engram.settings.errors import Refused, one_line
-from engram.settings.network import METHODS
+from engram.settings.families import METHODS
 from engram.strategies.base import widened
 from engram.strategies.reply_border import read_reply
 from engram.wire.flower import to_params, to_record, to_reply
@@ -65,6 +65,7 @@ _COHORTS: Final = {MessageType.TRAIN: Stream.COHORT, MessageType.EVALUATE: Strea
 
 FEDAVG: Final = signature(FedAvg).parameters
 Net = nn.Module | Callable[[], nn.Module]
+Weights = Literal["rows", "clients", "paper"]
 
 
 class MethodStrategy(FedAvg):
@@ -93,7 +94,7 @@ class MethodStrategy(FedAvg):
     """
 
     def __init__(
-        self, net: Net, settings: Any, *, personal: str = "", weighting: str = "rows",
+        self, net: Net, settings: Any, *, personal: str = "", weighting: Weights = "rows",
         outputs: int = 0, guards: Sequence[Guard] = (), seed: int = 0,
         resume: str | Path | None = None, **flower: Any,
     ) -> None:  # fmt: skip
@@ -181,34 +182,32 @@ class MethodStrategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Merges the updates that fit the method and its guards; logs those that do not."""
-        number, updates, contents = server_round + self._done, list[Update](), {}
+        number, updates = server_round + self._done, list[Update]()
+        taken: dict[int | None, Message] = {}  # by client, as an update has it
         at = self._at(number)
-        for message in replies:
-            node = message.metadata.src_node_id
-            client = self._numbers.get(node, -1)
+        for message in sorted(replies, key=self._client_of):
+            node, client = message.metadata.src_node_id, self._client_of(message)
             reply = to_reply(Question(node, TRAIN, {}), message)
             if rejected := read_reply(reply, partial(self._read, client, updates, message)):
                 self._leave_out(number, node, rejected.reason)
                 continue
             self._holding.add(node)
-            contents[client] = message.content
-        updates.sort(key=lambda update: update.client)
+            taken[client] = message
         most = self._guard.weigh([int(update.rows) for update in updates])
         updates = [update._replace(rows=min(update.rows, most)) for update in updates]
         admitted, refused = parted([self._guard.admit(at, update) for update in updates])
         gathered, more = parted(self._guard.gather(at, admitted)) if admitted else ([], [])
-        nodes = {client: node for node, client in self._numbers.items()}
         for each in (*refused, *more):
-            self._leave_out(number, nodes[each.update.client], each.reason)
-            contents.pop(each.update.client)
+            message = taken.pop(each.update.client)
+            self._leave_out(number, message.metadata.src_node_id, each.reason)
         if not gathered:
             return None, None
         self.slots = merged(self.method, self.slots, gathered)
         if self._folder is not None:
             words = json.dumps(self._words() | {"nodes": self._numbers}).encode()
             write_checkpoint(self._folder, number, {_SLOTS: flat(self.slots), _WORDS: words})
-        metrics = self.train_metrics_aggr_fn([*contents.values()], self.weighted_by_key)
-        return self._arrays(), metrics
+        contents = [message.content for message in taken.values()]
+        return self._arrays(), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
         """Returns arrays with all that is constant in the network."""
@@ -246,7 +245,7 @@ class MethodStrategy(FedAvg):
             raise
         except ValueError as error:
             raise Refused(f"{self._name}: {error}") from error
-        by = "clients" if self._given.alike else self._weighting
+        by: Weights = "clients" if self._given.alike else self._weighting
         method = method if by == "paper" else weighed(method, by)
         claims = [claimed_ranges(method.claims)] if method.claims else []
         open_ = method.server.merge.combines and self._given.acts("gather")
@@ -374,6 +373,9 @@ class MethodStrategy(FedAvg):
         settings, running = json.dumps(asdict(self.settings)), sorted(module.running)
         own = self._name, settings, self._outputs, self._personal, number, self._training
         return ConfigRecord(MethodRecord(*own, [*module.leaves], shapes, running)._asdict())
+
+    def _client_of(self, message: Message) -> int:
+        return self._numbers.get(message.metadata.src_node_id, -1)
 
     def _read(self, client: int, updates: list[Update], message: Message, content: Content) -> None:
         """Adds a client's update, which is finite, of the method's names, shapes and types.

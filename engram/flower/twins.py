@@ -1,10 +1,8 @@
 """Twins of a user's optimizer: they move the other models of a method as it moves the first."""
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from engram.core.types import Params
@@ -18,7 +16,7 @@ class Twin:
         params: The parameters that it moves, by name.
     """
 
-    def __init__(self, optimizer: Optimizer, params: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, optimizer: Optimizer, params: Params) -> None:
         self._shadow = {n: p.detach().clone().requires_grad_() for n, p in params.items()}
         self._twin = object.__new__(type(optimizer))
         shared = {k: v for k, v in vars(optimizer).items() if k != "step"}  # schedules wrap it
@@ -26,9 +24,7 @@ class Twin:
         self._twin._optimizer_step_pre_hooks = OrderedDict()
         self._twin._optimizer_step_post_hooks = OrderedDict()
 
-    def step(
-        self, optimizer: Optimizer, mine: Mapping[str, nn.Parameter], w: Params, direction: Params
-    ) -> Params:
+    def step(self, optimizer: Optimizer, mine: Params, w: Params, direction: Params) -> Params:
         """Returns arrays after a step from ``w``, with the optimizer's step sizes of now.
 
         Args:

@@ -33,12 +33,15 @@ CASES = {
         *("FedAvg", "FedProx", "Scaffold", "FedDyn", "MRMTL", "FedPer", "LGFedAvg", "FedBABU"),
         *("FedRep", "FedAlt", "PerFedAvg", "LocalMOML", "FedALA", "FedAMP", "Local", "FedAdam"),
         *("FedYogi", "FedAdagrad", "CFL", "FedFomo", "PFedHN", "Floco", "IFCA", "KNNPer"),
+        *("FedNova", "FedAvgM"),
     ),
     "batches": ("Ditto", "APFL", "PFedMe"),
     "norm": ("FedBN", "FedAvg", "Ditto", "PFedMe"),
     "momentum": ("Scaffold", "FedProx", "Ditto", "PFedMe"),
     "loss": ("FedAvg", "Ditto", "PerFedAvg", "LocalMOML", "Floco"),
-    "criterion": ("FedProto", "FedPAC", "FedRoD", "FedDBE", "GPFL", "FedAS", "FedEM"),
+    "criterion": (
+        *("FedProto", "FedPAC", "FedRoD", "FedDBE", "GPFL", "FedAS", "FedEM", "MOON", "FedLC"),
+    ),
 }
 QUICK = {  # what an engine can tell apart
     *(("FedAvg", "loop"), ("Ditto", "batches"), ("Scaffold", "momentum"), ("FedPAC", "criterion")),
@@ -131,7 +134,7 @@ def in_flower(strategy, norm, batches, rows, way, settings, eta):
 
 def test_equal_to_a_simulation(monkeypatch, tmp_path):
     assert {name for names in CASES.values() for name in names} == {*NAMES}
-    assert len(NAMES) == 35
+    assert len(NAMES) == 39
     for name, way in sorted(QUICK):
         with entry(f"{name}, {way}"):
             compare(name, way, monkeypatch, tmp_path / name)
