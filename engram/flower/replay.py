@@ -189,5 +189,6 @@ def _at(asked: Asked, x: Any) -> bool:
 
 def refusal(name: str, lacks: str) -> Refused:
     """Returns the error of a method that no loop of a user's can drive."""
-    words = "call session.train(batches, loss) in place of your loop"
+    given = "criterion=..." if lacks in OUTPUTS else "loss"
+    words = f"call session.train(batches, {given}) in place of your loop"
     return Refused(f"{name} needs {lacks}: {words}")
