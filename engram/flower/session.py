@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from flwr.app import Message
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -20,9 +20,10 @@ from engram.core.slot_optimizers import State, optimizer_of
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.flower.module import Loss
+from engram.flower.repeats import Batches
 from engram.flower.replay import OUTPUTS, Token, refusal, traits_of
 from engram.flower.side import USUAL, Side, Site
-from engram.flower.twins import Twin
+from engram.flower.twins import Twin, check_optimizer
 from engram.settings.errors import Refused
 
 _log = getLogger("flwr.engram")
@@ -142,10 +143,8 @@ class Session(Side):
 
     @property
     def _phase(self) -> int:
-        phases = self.method.client.phases
-        if len(phases) == 1 or not self._steps:
-            return 0
-        return sum(start <= self._taken for start in first_steps(phases, self._steps)) - 1
+        starts = first_steps(self.method.client.phases, self._steps or 0)
+        return sum(start <= self._taken for start in starts) - 1 if self._steps else 0
 
     def _show(self, point: Params) -> None:
         """Loads arrays into the network, but for those that are there already."""
@@ -239,20 +238,15 @@ class Session(Side):
 
     def _check(self, optimizer: Optimizer) -> None:
         """Refuses an optimizer that takes other steps than the method's."""
-        name, client, kinds = self.asked.method, self.method.client, self.method.kinds
+        name = self.asked.method
         if (not self._work and self.traits.begins) or self.traits.lacks:
             raise refusal(name, self.traits.lacks or self.traits.begins)
-        if isinstance(optimizer, LBFGS):
-            raise Refused(f"{name}: the optimizer must take one gradient a step, got LBFGS")
-        decay = max(group.get("weight_decay", 0.0) for group in optimizer.param_groups)
-        if decay and any(kinds[slot] == "difference" for slot in (*client.start, *client.sends)):
-            words = "weight_decay must be 0, for its control variates are of the loss alone"
-            raise Refused(f"{name}: {words}; add it to the loss, got {decay}")
+        check_optimizer(optimizer, self.method, name)
         if self.traits.phases > 1 and not self._steps:
             words = f"has {self.traits.phases} phases: give client(..., steps=) the block's steps"
             raise Refused(f"{name} {words}, such as epochs * len(loader)")
 
-    def batches(self, loader: Iterable[Any]) -> "Batches":
+    def batches(self, loader: Iterable[Any]) -> Batches:
         """Returns a loader's batches, each as often as the method takes gradients of it."""
         return Batches(self, loader)
 
@@ -297,8 +291,7 @@ class Session(Side):
         total = steps or (len(batches) - initial) // each  # type: ignore[arg-type]
         starts = first_steps(client.phases, total)
         states: list[State] = [{} for _ in client.phases]
-        first = next(drawn) if initial else None
-        work = client.begin(self.received, self.kept, first)
+        work = client.begin(self.received, self.kept, next(drawn) if initial else None)
         for h in range(total):
             at = sum(start <= h for start in starts) - 1
             taken = tuple(next(drawn) for _ in range(each))
@@ -307,37 +300,3 @@ class Session(Side):
         network = module.leaves.keys()
         whole = (x for x in work.values() if isinstance(x, dict) and x.keys() == network)
         self._show(next(whole, {}))
-
-
-class Batches:
-    """A loader's batches, which come again as often as a method asks, those of a step together."""
-
-    def __init__(self, session: Session, loader: Iterable[Any]) -> None:
-        self._session, self._loader = session, loader
-
-    def __len__(self) -> int:
-        return len(self._loader) * max(1, self._session.traits.again)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        """Returns the loader's attribute: loops look at ``dataset``, ``batch_size`` and others."""
-        return getattr(self._loader, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        session, window, before = self._session, list[Any](), self._session.gradients
-        session.batching = True
-        try:
-            for batch in self._loader:
-                yield batch
-                window.append(batch)
-                if session.gradients == before:
-                    continue  # the next batch is of the same step
-                while session.again:
-                    before = session.gradients
-                    yield from window
-                    if session.gradients != before + 1:
-                        words = "session.batches must be iterated one step at a time"
-                        how = "call optimizer.step(closure) in a loop that fetches batches ahead"
-                        raise Refused(f"{words}: {how}")
-                window, before = [], session.gradients
-        finally:
-            session.batching = False

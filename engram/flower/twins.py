@@ -3,9 +3,11 @@
 from collections import OrderedDict, defaultdict
 
 import torch
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
+from engram.core.method import Method
 from engram.core.types import Params
+from engram.settings.errors import Refused
 
 
 class Twin:
@@ -45,3 +47,18 @@ class Twin:
                 leaf.grad = direction[n].to(leaf.dtype)
         self._twin.step()
         return {n: x.detach().float().clone() for n, x in shadow.items()}
+
+
+def check_optimizer(optimizer: Optimizer, method: Method, name: str) -> None:
+    """Refuses an optimizer that takes other steps than a method's of this name.
+
+    Raises:
+        Refused: It takes several gradients a step, or decays weights beside control variates.
+    """
+    if isinstance(optimizer, LBFGS):
+        raise Refused(f"{name}: the optimizer must take one gradient a step, got LBFGS")
+    decay = max(group.get("weight_decay", 0.0) for group in optimizer.param_groups)
+    slots = (*method.client.start, *method.client.sends)
+    if decay and any(method.kinds[slot] == "difference" for slot in slots):
+        words = "weight_decay must be 0, for its control variates are of the loss alone"
+        raise Refused(f"{name}: {words}; add it to the loss, got {decay}")
