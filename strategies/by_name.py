@@ -10,15 +10,16 @@ from typing import Any, Final
 from engram.core.checks import must
 from engram.flower.messages import settings_of
 from engram.settings.errors import Refused
+from engram.settings.families import METHODS
 from engram.settings.fields import closest
-from engram.settings.network import METHODS
 from engram.strategies.flower_strategy import FEDAVG, MethodStrategy
 
 NAMES: Final = (
     *("APFL", "CFL", "Ditto", "FedALA", "FedAMP", "FedAS", "FedAdagrad", "FedAdam", "FedAlt"),
-    *("FedAvg", "FedBABU", "FedBN", "FedDBE", "FedDyn", "FedEM", "FedFomo", "FedPAC", "FedPer"),
-    *("FedProto", "FedProx", "FedRep", "FedRoD", "FedYogi", "Floco", "GPFL", "IFCA", "KNNPer"),
-    *("LGFedAvg", "Local", "LocalMOML", "MRMTL", "PFedHN", "PFedMe", "PerFedAvg", "Scaffold"),
+    *("FedAvg", "FedAvgM", "FedBABU", "FedBN", "FedDBE", "FedDyn", "FedEM", "FedFomo", "FedLC"),
+    *("FedNova", "FedPAC", "FedPer", "FedProto", "FedProx", "FedRep", "FedRoD", "FedYogi", "Floco"),
+    *("GPFL", "IFCA", "KNNPer", "LGFedAvg", "Local", "LocalMOML", "MOON", "MRMTL", "PFedHN"),
+    *("PFedMe", "PerFedAvg", "Scaffold"),
 )
 """Names of the classes: the methods' names in their papers' capitals."""
 

@@ -1,62 +1,39 @@
 """Any method as a Flower strategy, for clients with a training loop of their own."""
 
-import copy
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from inspect import signature
-from itertools import count
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
-from torch import nn
 
-from engram.core.contract import Contract
-from engram.core.method import Context, Slots, Update
-from engram.core.method_shapes import WITHOUT_DATA, shapes_of
-from engram.core.personal_parameters import build
-from engram.core.rounds import merged, received_by, weighed
+from engram.core.method import Method, Update
+from engram.core.rounds import merged
 from engram.core.settings import about
 from engram.core.slots import flat, unflat
-from engram.core.streams import Stream, fresh, generator, torch_generator
-from engram.core.tree import is_finite, multiplied, select
+from engram.core.streams import Stream, generator
+from engram.core.tree import multiplied, select
 from engram.core.types import Params
-from engram.flower.messages import CONSTANT, ENGRAM, START, MethodRecord
-
-from engram.flower.messages import key_of, params_of, to_records  # isort: skip
+from engram.flower.messages import CONSTANT, ENGRAM, START, to_records
 from engram.flower.module import NetworkModule
-from engram.flower.side import check_guards
-from engram.guards.chain import chain, parted
-from engram.guards.facts import Fact, Part, conflicts
+from engram.flower.server import Net, ServerSide, Weights
+from engram.guards.chain import parted
 from engram.guards.guard import Guard
-from engram.guards.noise import secret_noise
-from engram.guards.places import At
-from engram.guards.robust.claims import claimed_ranges
-from engram.guards.robust.lengths import FAR
-from engram.runs.checkpoints import (
-    DamagedCheckpoint,
-    checkpoints_in,
-    drop_checkpoint,
-    read_checkpoint,
-    tensors_of,
-    write_checkpoint,
-)
+from engram.runs import checkpoints
 from engram.settings.errors import Refused, one_line
-from engram.settings.network import METHODS
 from engram.strategies.base import widened
 from engram.strategies.reply_border import read_reply
 from engram.wire.flower import to_params, to_record, to_reply
 from engram.wire.messages import TRAIN, Content, Question
 from engram.wire.tensors import difference
-from engram.wire.wire import read_array
 
 _log = getLogger("flwr.engram")
 _SLOTS, _WORDS = "slots.safetensors", "strategy.json"
@@ -64,7 +41,6 @@ _SMALL: Final = 2**16  # bytes of constants that travel with every message
 _COHORTS: Final = {MessageType.TRAIN: Stream.COHORT, MessageType.EVALUATE: Stream.SCORED}
 
 FEDAVG: Final = signature(FedAvg).parameters
-Net = nn.Module | Callable[[], nn.Module]
 
 
 class MethodStrategy(FedAvg):
@@ -86,34 +62,33 @@ class MethodStrategy(FedAvg):
 
     Attributes:
         slots: The server's slots after the last round.
-        method: The method.
 
     Raises:
         Refused: They do not go together.
     """
 
     def __init__(
-        self, net: Net, settings: Any, *, personal: str = "", weighting: str = "rows",
+        self, net: Net, settings: Any, *, personal: str = "", weighting: Weights = "rows",
         outputs: int = 0, guards: Sequence[Guard] = (), seed: int = 0,
         resume: str | Path | None = None, **flower: Any,
     ) -> None:  # fmt: skip
         super().__init__(*(flower.get(n, p.default) for n, p in FEDAVG.items()))
-        self.settings, self._name = settings, about(settings).name
-        self._personal, self._weighting, self._seed = personal, weighting, seed
-        self._net = copy.deepcopy(net) if isinstance(net, nn.Module) else net()
-        self._make = None if isinstance(net, nn.Module) else net
-        self._outputs = outputs or NetworkModule(self._net).outputs
-        self._given = chain(*guards)
-        self._check(guards)
+        self.settings, self._name, self._seed = settings, about(settings).name, seed
+        self._side = ServerSide(net, settings, personal, weighting, outputs, guards, seed)
+        self._side.check(self.min_train_nodes)
         self._numbers: dict[int, int] = {}  # clients, by their nodes
         self._holding: set[int] = set()  # nodes that have a memory
         self._asked: Sequence[int] = ()  # nodes of the last round
-        self._build(1)
-        self.slots = self._start = self.method.server.start
+        self.slots = self._start = self._side.build(1)
         self._folder, self._done = None if resume is None else Path(resume), 0
         self._training = secrets.token_hex(8)
         if self._folder is not None:
             self._resume(self._folder)
+
+    @property
+    def method(self) -> Method:
+        """The method, for the clients so far."""
+        return self._side.method
 
     # --- Flower's functions -----------------------------------------------------------------
 
@@ -134,12 +109,11 @@ class MethodStrategy(FedAvg):
         """
         if initial_arrays is not None and not self._done:
             try:
-                self._net.load_state_dict(initial_arrays.to_torch_state_dict())
+                self._side.net.load_state_dict(initial_arrays.to_torch_state_dict())
             except RuntimeError as error:
                 words = "initial_arrays must be net's state_dict"
                 raise Refused(f"{words}: {one_line(str(error))}") from error
-            self._build(1)
-            self.slots = self._start = self.method.server.start
+            self.slots = self._start = self._side.build(1)
         done, rounds = self._done, max(num_rounds - self._done, 0)
         score = evaluate_fn and (lambda n, x: evaluate_fn(n + done, self.whole(x)))
         configs = train_config, evaluate_config
@@ -162,8 +136,8 @@ class MethodStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Asks a cohort to train, each client with the slots that are its own."""
         del arrays
-        share, least = self.fraction_train, self.min_train_nodes
         number = server_round + self._done
+        share, least = self.fraction_train, self.min_train_nodes
         self._asked = self._cohort(grid, number, share, least, MessageType.TRAIN)
         return self._messages(number, config, self._asked, MessageType.TRAIN)
 
@@ -172,8 +146,8 @@ class MethodStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Asks a cohort to score the models that serve its clients."""
         del arrays
-        share, least = self.fraction_evaluate, self.min_evaluate_nodes
         number = server_round + self._done
+        share, least = self.fraction_evaluate, self.min_evaluate_nodes
         nodes = self._cohort(grid, number, share, least, MessageType.EVALUATE)
         return self._messages(number, config, nodes, MessageType.EVALUATE)
 
@@ -181,99 +155,42 @@ class MethodStrategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Merges the updates that fit the method and its guards; logs those that do not."""
-        number, updates, contents = server_round + self._done, list[Update](), {}
-        at = self._at(number)
-        for message in replies:
-            node = message.metadata.src_node_id
-            client = self._numbers.get(node, -1)
+        number, updates = server_round + self._done, list[Update]()
+        taken: dict[int | None, Message] = {}  # by client, as an update has it
+        guard = self._side.guard
+        at = self._side.at(self.slots, len(self._asked), number)
+        for message in sorted(replies, key=self._client_of):
+            node, client = message.metadata.src_node_id, self._client_of(message)
             reply = to_reply(Question(node, TRAIN, {}), message)
             if rejected := read_reply(reply, partial(self._read, client, updates, message)):
                 self._leave_out(number, node, rejected.reason)
                 continue
             self._holding.add(node)
-            contents[client] = message.content
-        updates.sort(key=lambda update: update.client)
-        most = self._guard.weigh([int(update.rows) for update in updates])
+            taken[client] = message
+        most = guard.weigh([int(update.rows) for update in updates])
         updates = [update._replace(rows=min(update.rows, most)) for update in updates]
-        admitted, refused = parted([self._guard.admit(at, update) for update in updates])
-        gathered, more = parted(self._guard.gather(at, admitted)) if admitted else ([], [])
-        nodes = {client: node for node, client in self._numbers.items()}
+        admitted, refused = parted([guard.admit(at, update) for update in updates])
+        gathered, more = parted(guard.gather(at, admitted)) if admitted else ([], [])
         for each in (*refused, *more):
-            self._leave_out(number, nodes[each.update.client], each.reason)
-            contents.pop(each.update.client)
+            message = taken.pop(each.update.client)
+            self._leave_out(number, message.metadata.src_node_id, each.reason)
         if not gathered:
             return None, None
         self.slots = merged(self.method, self.slots, gathered)
         if self._folder is not None:
-            words = json.dumps(self._words() | {"nodes": self._numbers}).encode()
-            write_checkpoint(self._folder, number, {_SLOTS: flat(self.slots), _WORDS: words})
-        metrics = self.train_metrics_aggr_fn([*contents.values()], self.weighted_by_key)
-        return self._arrays(), metrics
+            about_it = {"training": self._training, "nodes": self._numbers}
+            words = json.dumps(self._side.words | about_it).encode()
+            checkpoints.write_checkpoint(
+                self._folder, number, {_SLOTS: flat(self.slots), _WORDS: words}
+            )
+        contents = [message.content for message in taken.values()]
+        return self._arrays(), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
         """Returns arrays with all that is constant in the network."""
         return to_record(self._constant() | to_params(arrays))
 
     # --- The method -------------------------------------------------------------------------
-
-    def _check(self, guards: Sequence[Guard]) -> None:
-        """Refuses guards that do not go with the method, or with each other."""
-        check_guards(self._given)
-        parts, awaiting = list[Part](), list[Part]()
-        for g in guards:
-            bounds = {Fact.BOUNDED} if g.acts("bound") else set[Fact]()
-            needs, gives = g.needs - bounds, g.gives | (bounds - g.ends)
-            ends = g.ends | ({Fact.TRAINED} if g.acts("leave") else set())
-            parts.append(Part("guards", g.name, needs, ends, gives, g.asks, g.per))
-            awaiting.append(Part("guards", g.name, g.awaits))
-        missing = dict.fromkeys(Fact, (f"it is not so for {self._name} and what stands before",))
-        asked = self.min_train_nodes
-        if faults := [
-            *conflicts(METHODS[self._name]().facts, [*parts, *awaiting], missing, asked, ())
-        ]:
-            raise Refused(*faults)
-
-    def _build(self, clients: int) -> None:
-        """Builds the method for as many clients."""
-        draw = partial(torch_generator, self._seed, Stream.HYPERNETWORK)
-        try:
-            start = partial(self._drawn, count(self._seed))
-            network = NetworkModule(self._net).network(self._personal, start)
-            context = Context(network, WITHOUT_DATA, self._outputs, clients, draw)
-            method = build(self.settings, context)
-            shapes = shapes_of(Contract(self._name, method, network.initial))
-        except Refused:
-            raise
-        except ValueError as error:
-            raise Refused(f"{self._name}: {error}") from error
-        by = "clients" if self._given.alike else self._weighting
-        method = method if by == "paper" else weighed(method, by)
-        claims = [claimed_ranges(method.claims)] if method.claims else []
-        open_ = method.server.merge.combines and self._given.acts("gather")
-        self._guard = chain(*claims, self._given, *([] if open_ else [FAR]))
-        self.method, self._sent = self._guard.method(method), shapes.sent
-        self._running = network.running
-
-    def _drawn(self, seeds: Iterator[int]) -> Params:
-        """Draws another start of the network, for methods with several."""
-        if self._make is None:
-            words = "starts from several networks: give the class, Net, in place of Net()"
-            raise Refused(f"{self._name} {words}")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(next(seeds))
-            return NetworkModule(self._make()).read()
-
-    def _at(self, number: int) -> At:
-        """Returns the place where guards act in a round."""
-        return At(
-            self.method,
-            self._running,
-            max(1, len(self._asked)),
-            self.slots,
-            lambda update: received_by(self.method, self.slots, update.client),
-            fresh(secret_noise, number),
-            lambda stream: generator(self._seed, stream, number),
-        )
 
     def _meet(self, nodes: Iterable[int]) -> None:
         """Numbers nodes that are new, and makes room for them."""
@@ -283,8 +200,7 @@ class MethodStrategy(FedAvg):
         among = len(self._numbers)
         if among <= before:
             return
-        self._build(among)
-        start = self.method.server.start
+        start = self._side.build(among)
         if self.slots is self._start:
             self.slots = self._start = start
             return
@@ -293,8 +209,8 @@ class MethodStrategy(FedAvg):
             self.slots[slot] = multiplied(self.slots[slot], before / among)
 
     def _constant(self) -> Params:
-        leaves = NetworkModule(self._net).leaves
-        return {n: x for n, x in self._net.state_dict().items() if n not in leaves}
+        leaves = NetworkModule(self._side.net).leaves
+        return {n: x for n, x in self._side.net.state_dict().items() if n not in leaves}
 
     def _arrays(self) -> ArrayRecord:
         """Returns the global model; where there is none, all that clients receive alike."""
@@ -302,29 +218,24 @@ class MethodStrategy(FedAvg):
         model = self.slots.get("model")
         return to_record(flat(common) if model is None else model)
 
-    def _words(self) -> dict[str, Any]:
-        about_it = {"method": self._name, "settings": asdict(self.settings)}
-        return about_it | {"personal": self._personal, "training": self._training}
-
     def _resume(self, folder: Path) -> None:
         """Goes on from the newest intact checkpoint of a folder, if there is one."""
-        for number, path in reversed(checkpoints_in(folder).items()):
+        for number, path in reversed(checkpoints.checkpoints_in(folder).items()):
             try:
-                files = read_checkpoint(path, number)
+                files = checkpoints.read_checkpoint(path, number)
                 break
-            except DamagedCheckpoint as error:
+            except checkpoints.DamagedCheckpoint as error:
                 _log.warning("round %d of %s is damaged, and left out: %s", number, folder, error)
-                drop_checkpoint(path)  # so that its round can be stored again
+                checkpoints.drop_checkpoint(path)  # so that its round can be stored again
         else:
             return
-        arrays, words = tensors_of(files, _SLOTS, None), json.loads(files[_WORDS])
-        mine = self._words() | {"training": words["training"]}
+        arrays, words = checkpoints.tensors_of(files, _SLOTS, None), json.loads(files[_WORDS])
+        mine = self._side.words
         if differing := {key: words[key] for key in mine if words[key] != mine[key]}:
             raise Refused(f"resume must be a folder of this {self._name}, got one with {differing}")
         self._training, self._done = words["training"], number
         self._numbers = {int(node): client for node, client in words["nodes"].items()}
-        self._build(len(self._numbers))
-        start = self.method.server.start
+        start = self._side.build(len(self._numbers))
         if wrong := difference(arrays, flat(start)):
             raise Refused(f"resume must be a folder of this network, got {folder}: {wrong}")
         self.slots = unflat(arrays, start)
@@ -353,7 +264,7 @@ class MethodStrategy(FedAvg):
         common, own = self.method.server.send(self.slots, [self._numbers[n] for n in nodes])
         fixed: dict[str, Any] = to_records(common, self.arrayrecord_key) | {
             self.configrecord_key: ConfigRecord(dict(config) | {"server-round": number}),
-            ENGRAM: self._record(number),
+            ENGRAM: self._side.record(number, self._training),
         }
         constant = self._constant()
         if sum(x.nbytes for x in constant.values()) <= _SMALL:
@@ -368,31 +279,12 @@ class MethodStrategy(FedAvg):
             found.append(Message(RecordDict(content), dst_node_id=node, message_type=kind))
         return found
 
-    def _record(self, number: int) -> ConfigRecord:
-        module = NetworkModule(self._net)
-        shapes = [",".join(map(str, x.shape)) for x in module.leaves.values()]
-        settings, running = json.dumps(asdict(self.settings)), sorted(module.running)
-        own = self._name, settings, self._outputs, self._personal, number, self._training
-        return ConfigRecord(MethodRecord(*own, [*module.leaves], shapes, running)._asdict())
+    def _client_of(self, message: Message) -> int:
+        return self._numbers.get(message.metadata.src_node_id, -1)
 
     def _read(self, client: int, updates: list[Update], message: Message, content: Content) -> None:
-        """Adds a client's update, which is finite, of the method's names, shapes and types.
-
-        Raises:
-            KeyError: Something is missing.
-            TypeError, ValueError: It is something else.
-        """
-        slots: Slots = {}
-        for slot, x in self._sent.items():
-            like = params_of(x)
-            record = content[key_of(slot, self.arrayrecord_key)] if like else {}
-            if record.keys() != like.keys():
-                odd = sorted(record.keys() ^ like.keys())[:3]
-                raise ValueError(f"{slot!r} has arrays that are missing or too many: {odd}")
-            read = {n: read_array(record[n], tuple(y.shape), y.dtype) for n, y in like.items()}
-            slots[slot] = read if isinstance(x, dict) else next(iter(read.values()))
-        if not is_finite(slots):
-            raise ValueError("it is not finite")
+        """Adds a client's update; see ``ServerSide.read``."""
+        slots = self._side.read(content, self.arrayrecord_key)
         (measured,) = message.content.metric_records.values()
         rows = float(measured[self.weighted_by_key])  # type: ignore[arg-type]
         if client < 0 or not 0 < rows < float("inf"):

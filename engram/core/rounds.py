@@ -75,10 +75,10 @@ def first_steps(phases: Sequence[Phase], steps: int) -> list[int]:
     return starts
 
 
-def received_by(method: Method, server: Slots, client: int) -> Slots:
-    """Returns the slots that a client receives."""
-    common, own = method.server.send(server, [client])
-    return common | select(own, 0)
+def received_by(method: Method, server: Slots, client: int | None) -> Slots:
+    """Returns the slots that a client receives; None: those that all receive alike."""
+    common, own = method.server.send(server, [] if client is None else [client])
+    return common if client is None else common | select(own, 0)
 
 
 def merged(method: Method, server: Slots, updates: Sequence[Update]) -> Slots:

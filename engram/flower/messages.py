@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from engram.core.checks import must
 from engram.settings.errors import Refused
+from engram.settings.families import METHODS
 from engram.settings.fields import wrong_values
-from engram.settings.network import METHODS
 from engram.wire.flower import to_params, to_record
 from engram.wire.wire import ARRAYS
 

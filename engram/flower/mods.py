@@ -7,13 +7,13 @@ method's update. For methods with several gradients of a batch, its loop iterate
 ``batches(loader)``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from flwr.app import Context, Message, MessageType
+from flwr.app import Context, Message, MessageType, MetricRecord
 from torch.optim import Optimizer
 
 from engram.core.types import Params
@@ -90,8 +90,9 @@ class Mod:
                 return reply
             session.end_at(to_params(reply.content.array_records[ARRAYS]))
         del reply.content[ARRAYS]
-        rows = float(reply.content.metric_records.get(METRICS, {}).get("num-examples", 0))
-        for key, record in to_records(session.guarded(session.result[0], rows)).items():
+        measured: Mapping[str, Any] = reply.content.metric_records.get(METRICS, MetricRecord())
+        update = session.update(float(measured.get("num-examples", 0)))
+        for key, record in to_records(update).items():
             reply.content[key] = record
         return reply
 
@@ -111,7 +112,7 @@ class _HiddenLoop(Session):
 
     _bound = False
 
-    def _mine(self, optimizer: Optimizer) -> dict[str, Any]:
+    def _mine(self, optimizer: Optimizer) -> Params:
         held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         leaves = self.module.leaves
         names = [n for n in leaves if n in self.module.learned]

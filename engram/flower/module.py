@@ -73,8 +73,8 @@ class NetworkModule:
         """
         initial, running = self.read(), self.running
         model = Model(
-            lambda _: initial, self.call_with, None, 0, 0, 0, running=running,
-            represent=self._represent, width=getattr(self._head, "in_features", 0),
+            lambda _: initial, lambda w, x: self._call(w, lambda net: net(x)), None, 0, 0, 0,
+            running=running, represent=self._represent, width=getattr(self._head, "in_features", 0),
         )  # fmt: skip
         model = with_personal(model, initial, personal=personal, running=False)
         network = network_of(model, initial, draw or (lambda: initial))
@@ -85,10 +85,12 @@ class NetworkModule:
         """Number of outputs of a linear last layer; 1 if it is another."""
         return getattr(self._head, "out_features", 1)
 
-    def objective(self, loss: Loss | None, criterion: Callable[..., Tensor] | None) -> Objective:
-        """Returns the objective of a loss, or of a criterion; see ``Session.train``."""
-        if criterion is None:
-            return by_autograd(lambda w, batch: self._call(w, lambda net: loss(net, batch[0])))
+    def objective(self, loss: Loss) -> Objective:
+        """Returns the objective of a loss, of batches ``(batch, None)``."""
+        return by_autograd(lambda w, batch: self._call(w, lambda net: loss(net, batch[0])))
+
+    def objective_by(self, criterion: Callable[[Tensor, Tensor], Tensor]) -> Objective:
+        """Returns the objective of a criterion, of batches ``(inputs, targets)``."""
 
         def loss_of_rows(w: Params, batch: Any) -> Tensor:
             if not hasattr(batch, "weights"):
@@ -96,7 +98,7 @@ class NetworkModule:
             (inputs, targets), weights = batch
             outputs = self._call(w, lambda net: net(inputs)).split(1)
             rows = [criterion(*row) for row in zip(outputs, targets.split(1), strict=True)]
-            return torch.stack(rows) @ weights
+            return torch.stack(rows).matmul(weights)
 
         return by_autograd(loss_of_rows, lambda outputs, batch: criterion(outputs, batch[1]))
 
@@ -149,7 +151,7 @@ class StandIn(nn.Module):
     def __init__(self, arrays: Params, running: Set[str]) -> None:
         super().__init__()
         for name, leaf in arrays.items():
-            part: nn.Module = self
+            part: Any = self
             *outer, last = name.split(".")
             for key in outer:
                 if not hasattr(part, key):

@@ -5,6 +5,7 @@ again from its start once the loop has taken the gradient: without threads, for 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -60,13 +61,13 @@ class Replay:
 
     Attributes:
         objective: The objective for ``Context``.
-        asked: The gradient at which the last function stopped; None if it came to its end.
+        asked: The gradient at which a function last stopped.
     """
 
     def __init__(self) -> None:
         self._answers: list[Params] = []
         self._at = 0
-        self.asked: Asked | None = None
+        self.asked: Asked
         losses, products = _lacking("losses at several models"), _lacking("Hessian products")
         derivative = _lacking(_TERMS)
         self.objective = Objective(
@@ -80,7 +81,7 @@ class Replay:
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Runs a function as far as the answers go; returns None if it asks for one more."""
-        self._at, self.asked = 0, None
+        self._at = 0
         try:
             result = function(*args)
         except Asked as asked:
@@ -143,9 +144,8 @@ def traits_of(settings: Any, context: Context, received: Slots, kept: Slots) -> 
     for phase in client.phases:
         tokens = tuple(Token() for _ in range(phase.batches))
         try:
-            (directions, after), calls = _answered(
-                replay, lambda p=phase, t=tokens: p.direction(work, t)
-            )
+            step, calls = _answered(replay, partial(phase.direction, work, tokens))
+            directions, after = step
         except Lacking as error:
             lacks = str(error)
             continue
@@ -189,5 +189,6 @@ def _at(asked: Asked, x: Any) -> bool:
 
 def refusal(name: str, lacks: str) -> Refused:
     """Returns the error of a method that no loop of a user's can drive."""
-    words = "call session.train(batches, loss) in place of your loop"
+    given = "criterion=..." if lacks in OUTPUTS else "loss"
+    words = f"call session.train(batches, {given}) in place of your loop"
     return Refused(f"{name} needs {lacks}: {words}")

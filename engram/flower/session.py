@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from flwr.app import Message
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -16,13 +16,14 @@ from torch.optim.optimizer import (
 from engram.core.method import Slots
 from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps
-from engram.core.slot_optimizers import optimizer_of
+from engram.core.slot_optimizers import State, optimizer_of
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.flower.module import Loss
+from engram.flower.repeats import Batches
 from engram.flower.replay import OUTPUTS, Token, refusal, traits_of
 from engram.flower.side import USUAL, Side, Site
-from engram.flower.twins import Twin
+from engram.flower.twins import Twin, check_optimizer
 from engram.settings.errors import Refused
 
 _log = getLogger("flwr.engram")
@@ -55,7 +56,7 @@ class Session(Side):
         self.result: tuple[Slots, Slots] | None = None
         self.again, self.batching, self.gradients = False, False, 0
         self._steps, self._loss, self._first = steps, loss, first
-        self._work: Slots | None = None
+        self._work: Slots = {}  # until the method begins
         self._loaded: Params = {}
         self._seen: list[tuple[Params, Params]] = []
         self._twins: dict[str, Twin] = {}
@@ -67,13 +68,13 @@ class Session(Side):
 
     def __enter__(self) -> Self:
         if self.traits.begins and self._loss is not None:
-            real = self.module.objective(self._loss, None)
+            real = self.module.objective(self._loss)
             made = build(self.settings, self.context._replace(objective=real))
             self._work = made.client.begin(self.received, self.kept, (self._first,))
-        if not (self.traits.lacks or (self.traits.begins and self._work is None)):
+        if not (self.traits.lacks or (self.traits.begins and not self._work)):
             self._proceed()
         self._entered = dict(self._loaded)
-        if not self.traits.plain or self._work is None:
+        if not self.traits.plain or not self._work:
             self._handles = [
                 register_optimizer_step_pre_hook(self._before),
                 register_optimizer_step_post_hook(self._after),
@@ -88,7 +89,7 @@ class Session(Side):
 
     def _end(self) -> tuple[Slots, Slots]:
         name, work, phases = self.asked.method, self._work, self.method.client.phases
-        if work is None or (self.traits.lacks and not self._taken):
+        if not work or (self.traits.lacks and not self._taken):
             raise refusal(name, self.traits.lacks or self.traits.begins)
         if self.traits.plain and not self._taken:  # the loop trained as it would without Engram
             now = self.module.read()
@@ -112,32 +113,38 @@ class Session(Side):
 
     def reply(self, num_examples: int, **metrics: float) -> Message:
         """Returns the reply, with the number of rows that the update stands for, and metrics."""
+        return self.message(num_examples, metrics, self.update(num_examples))
+
+    def update(self, rows: float) -> Slots:
+        """Returns the update of so many rows, as the client's guards let it leave."""
         if self.result is None:
             raise Refused("reply must follow the block, got no round that came to its end")
-        return self.message(num_examples, metrics, self.guarded(self.result[0], num_examples))
+        return self.guarded(self.result[0], rows)
 
     # --- Steps of the user's optimizer ------------------------------------------------------
 
     def _proceed(self) -> tuple[Slots, Slots] | None:
         """Runs the method as far as gradients are there; loads the point of the next one."""
         client = self.method.client
-        if self._work is None:
+        if not self._work:
             token = Token() if client.initial_rows else None
             begun = self.replay.run(client.begin, self.received, self.kept, token)
             if begun is None:
-                return self._show(self.replay.asked.point)
+                self._show(self.replay.asked.point)
+                return None
             self._work = begun
         if not self.replay.answered:
             self._tokens = tuple(Token() for _ in range(client.phases[0].batches))
-        step = self.replay.run(client.phases[self._phase].direction, self._work, self._tokens)
-        return self._show(self.replay.asked.point) if step is None else step
+        direction = client.phases[self._phase].direction
+        step: tuple[Slots, Slots] | None = self.replay.run(direction, self._work, self._tokens)
+        if step is None:
+            self._show(self.replay.asked.point)
+        return step
 
     @property
     def _phase(self) -> int:
-        phases = self.method.client.phases
-        if len(phases) == 1 or not self._steps:
-            return 0
-        return sum(start <= self._taken for start in first_steps(phases, self._steps)) - 1
+        starts = first_steps(self.method.client.phases, self._steps or 0)
+        return sum(start <= self._taken for start in starts) - 1 if self._steps else 0
 
     def _show(self, point: Params) -> None:
         """Loads arrays into the network, but for those that are there already."""
@@ -164,7 +171,7 @@ class Session(Side):
             if self._answer(mine) or not self.again:
                 return (args[0], lambda value=value: value), {}
 
-    def _answer(self, mine: dict[str, nn.Parameter]) -> bool:
+    def _answer(self, mine: Params) -> bool:
         """Takes the gradients that are there; returns whether a step is complete."""
         self.gradients, grads = self.gradients + 1, Params()
         for name, leaf in self.module.leaves.items():
@@ -224,27 +231,22 @@ class Session(Side):
         words = "moves a model at which no loss is taken: batch norm's statistics are not known"
         raise Refused(f"{self.asked.method} {words}; call session.train(batches, loss)")
 
-    def _mine(self, optimizer: Optimizer) -> dict[str, nn.Parameter]:
+    def _mine(self, optimizer: Optimizer) -> Params:
         """Returns the network's arrays that an optimizer holds."""
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         return {n: p for n, p in self.module.leaves.items() if id(p) in held}
 
     def _check(self, optimizer: Optimizer) -> None:
         """Refuses an optimizer that takes other steps than the method's."""
-        name, client, kinds = self.asked.method, self.method.client, self.method.kinds
-        if (self._work is None and self.traits.begins) or self.traits.lacks:
+        name = self.asked.method
+        if (not self._work and self.traits.begins) or self.traits.lacks:
             raise refusal(name, self.traits.lacks or self.traits.begins)
-        if isinstance(optimizer, LBFGS):
-            raise Refused(f"{name}: the optimizer must take one gradient a step, got LBFGS")
-        decay = max(group.get("weight_decay", 0.0) for group in optimizer.param_groups)
-        if decay and any(kinds[slot] == "difference" for slot in (*client.start, *client.sends)):
-            words = "weight_decay must be 0, for its control variates are of the loss alone"
-            raise Refused(f"{name}: {words}; add it to the loss, got {decay}")
+        check_optimizer(optimizer, self.method, name)
         if self.traits.phases > 1 and not self._steps:
             words = f"has {self.traits.phases} phases: give client(..., steps=) the block's steps"
             raise Refused(f"{name} {words}, such as epochs * len(loader)")
 
-    def batches(self, loader: Iterable[Any]) -> "Batches":
+    def batches(self, loader: Iterable[Any]) -> Batches:
         """Returns a loader's batches, each as often as the method takes gradients of it."""
         return Batches(self, loader)
 
@@ -269,63 +271,32 @@ class Session(Side):
         Raises:
             Refused: There is not one of loss and criterion, or the method needs the criterion.
         """
-        if (loss is None) == (criterion is None):
+        module = self.module
+        if loss is None and criterion is not None:
+            objective, forward = module.objective_by(criterion), nn.Module.__call__
+            drawn: Iterator[Any] = iter(batches)
+        elif criterion is None and loss is not None:
+            if self.traits.lacks in OUTPUTS:
+                words = "looks at outputs or rows: call session.train(batches, criterion=...)"
+                raise Refused(f"{self.asked.method} {words}")
+            objective, forward = module.objective(loss), loss
+            drawn = ((batch, None) for batch in batches)
+        else:
             raise Refused("train must be given one of loss and criterion")
-        if loss and self.traits.lacks in OUTPUTS:
-            words = "looks at outputs or rows: call session.train(batches, criterion=...)"
-            raise Refused(f"{self.asked.method} {words}")
-        self.module.net.train()
-        objective = self.module.objective(loss, criterion)
+        module.net.train()
         method = build(self.settings, self.context._replace(objective=objective))
-        client, drawn = method.client, iter(batches)
-        pack = (lambda batch: batch) if criterion else (lambda batch: (batch, None))
-        forward = (lambda net, x: net(x)) if criterion else loss
-        running, statistics = self.module.running, self.module.statistics(forward)
-        stepper = Stepper(optimizer_of(optimizer), 1.0, running, statistics)
+        client, statistics = method.client, module.statistics(forward)
+        stepper = Stepper(optimizer_of(optimizer), 1.0, module.running, statistics)
         each, initial = client.phases[0].batches, bool(client.initial_rows)
         total = steps or (len(batches) - initial) // each  # type: ignore[arg-type]
-        starts, states = first_steps(client.phases, total), [{} for _ in client.phases]
-        first = pack(next(drawn)) if initial else None
-        work = client.begin(self.received, self.kept, first)
+        starts = first_steps(client.phases, total)
+        states: list[State] = [{} for _ in client.phases]
+        work = client.begin(self.received, self.kept, next(drawn) if initial else None)
         for h in range(total):
             at = sum(start <= h for start in starts) - 1
-            taken = tuple(pack(next(drawn)) for _ in range(each))
+            taken = tuple(next(drawn) for _ in range(each))
             work, states[at] = stepper.take(client.phases[at], work, states[at], taken)
         self._work, self._taken, self.method = work, total, method
-        network = self.module.leaves.keys()
+        network = module.leaves.keys()
         whole = (x for x in work.values() if isinstance(x, dict) and x.keys() == network)
         self._show(next(whole, {}))
-
-
-class Batches:
-    """A loader's batches, which come again as often as a method asks, those of a step together."""
-
-    def __init__(self, session: Session, loader: Iterable[Any]) -> None:
-        self._session, self._loader = session, loader
-
-    def __len__(self) -> int:
-        return len(self._loader) * max(1, self._session.traits.again)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        """Returns the loader's attribute: loops look at ``dataset``, ``batch_size`` and others."""
-        return getattr(self._loader, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        session, window, before = self._session, list[Any](), self._session.gradients
-        session.batching = True
-        try:
-            for batch in self._loader:
-                yield batch
-                window.append(batch)
-                if session.gradients == before:
-                    continue  # the next batch is of the same step
-                while session.again:
-                    before = session.gradients
-                    yield from window
-                    if session.gradients != before + 1:
-                        words = "session.batches must be iterated one step at a time"
-                        how = "call optimizer.step(closure) in a loop that fetches batches ahead"
-                        raise Refused(f"{words}: {how}")
-                window, before = [], session.gradients
-        finally:
-            session.batching = False

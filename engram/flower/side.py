@@ -116,8 +116,8 @@ class Side:
 
     def message(self, num_examples: int, metrics: dict[str, float], sent: Slots) -> Message:
         """Returns the reply."""
-        measured = MetricRecord({"num-examples": num_examples} | metrics)
-        return Message(RecordDict(to_records(sent) | {METRICS: measured}), reply_to=self.msg)
+        measured = MetricRecord({"num-examples": num_examples, **metrics})
+        return Message(RecordDict({**to_records(sent), METRICS: measured}), reply_to=self.msg)
 
 
 def check_guards(guard: Guard) -> None:

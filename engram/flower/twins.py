@@ -1,13 +1,13 @@
 """Twins of a user's optimizer: they move the other models of a method as it moves the first."""
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
+from engram.core.method import Method
 from engram.core.types import Params
+from engram.settings.errors import Refused
 
 
 class Twin:
@@ -18,7 +18,7 @@ class Twin:
         params: The parameters that it moves, by name.
     """
 
-    def __init__(self, optimizer: Optimizer, params: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, optimizer: Optimizer, params: Params) -> None:
         self._shadow = {n: p.detach().clone().requires_grad_() for n, p in params.items()}
         self._twin = object.__new__(type(optimizer))
         shared = {k: v for k, v in vars(optimizer).items() if k != "step"}  # schedules wrap it
@@ -26,9 +26,7 @@ class Twin:
         self._twin._optimizer_step_pre_hooks = OrderedDict()
         self._twin._optimizer_step_post_hooks = OrderedDict()
 
-    def step(
-        self, optimizer: Optimizer, mine: Mapping[str, nn.Parameter], w: Params, direction: Params
-    ) -> Params:
+    def step(self, optimizer: Optimizer, mine: Params, w: Params, direction: Params) -> Params:
         """Returns arrays after a step from ``w``, with the optimizer's step sizes of now.
 
         Args:
@@ -49,3 +47,18 @@ class Twin:
                 leaf.grad = direction[n].to(leaf.dtype)
         self._twin.step()
         return {n: x.detach().float().clone() for n, x in shadow.items()}
+
+
+def check_optimizer(optimizer: Optimizer, method: Method, name: str) -> None:
+    """Refuses an optimizer that takes other steps than a method's of this name.
+
+    Raises:
+        Refused: It takes several gradients a step, or decays weights beside control variates.
+    """
+    if isinstance(optimizer, LBFGS):
+        raise Refused(f"{name}: the optimizer must take one gradient a step, got LBFGS")
+    decay = max(group.get("weight_decay", 0.0) for group in optimizer.param_groups)
+    slots = (*method.client.start, *method.client.sends)
+    if decay and any(method.kinds[slot] == "difference" for slot in slots):
+        words = "weight_decay must be 0, for its control variates are of the loss alone"
+        raise Refused(f"{name}: {words}; add it to the loss, got {decay}")

@@ -107,8 +107,6 @@ class Merge:
 
     def received(self, server: Slots, update: Update) -> Slots:
         """Returns the slots that an update's client receives; of a mean, those of all alike."""
-        if update.client is None:
-            return self.method.server.send(server, [])[0]
         return received_by(self.method, server, update.client)
 
     def nobodys(self, server: Slots, sent: Slots, server_round: int) -> Update:

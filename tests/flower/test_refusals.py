@@ -118,6 +118,8 @@ CLIENTS = [
     (s.PerFedAvg, own_steps(), "train must be given one of loss and criterion"),
     (s.FedProto, trainer(), "further terms: call session.train"),
     (s.FedProto, own_steps(loss=loss), "criterion="),
+    (s.MOON, trainer(), "the rows of a batch: call session.train(batches, criterion=...)"),
+    (s.FedLC, own_steps(loss=loss), "criterion="),
     (s.FedAvg, trainer(batches=lambda _: []), "net must be trained in the block"),
     (s.FedProx, trainer(batches=lambda _: []), "must take steps of net"),
     (s.FedProx, copied, "train net itself, not a copy of it"),
