@@ -278,26 +278,34 @@ def _asked(question: Question, context: NodeContext, received: int) -> _Asked:
     return _Asked(config, policy, received, experiment, counts)
 
 
-def _text(settings: Mapping[str, Any]) -> str:
+class _Text(str):
+    """Settings as JSON, which stand for them in caches, with the settings as they were given."""
+
+    given: Mapping[str, Any]
+
+
+def _text(settings: Mapping[str, Any]) -> _Text:
     try:
-        return json.dumps({**settings})
+        text = _Text(json.dumps({**settings}))
     except (TypeError, ValueError) as error:
         raise Refused(f"settings must be texts, numbers and truth values: {error}") from error
+    text.given = settings
+    return text
 
 
 @lru_cache(maxsize=2)  # all messages of a run have the same settings
-def _settings(config: str) -> Mapping[str, Any]:
-    return in_run_config(json.loads(config))
+def _settings(config: _Text) -> Mapping[str, Any]:
+    return in_run_config(config.given)
 
 
 @lru_cache(maxsize=2)
-def _experiment(config: str, aside: str = "") -> Experiment:
+def _experiment(config: _Text, aside: str = "") -> Experiment:
     return Experiment.from_run_config({k: v for k, v in _settings(config).items() if k != aside})
 
 
 @lru_cache(maxsize=2)
-def _on_machine(experiment: Experiment, own: str) -> Experiment:
-    return experiment.on_machine(json.loads(own))
+def _on_machine(experiment: Experiment, own: _Text) -> Experiment:
+    return experiment.on_machine(own.given)
 
 
 def _reply(question: Question, context: NodeContext, asked: _Asked) -> _Answered:

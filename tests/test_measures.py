@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 88_416), (["benchmarks"], 4_376), (["tests"], 78_707)]
+    ("folders", "most"), [(ROOMS, 90_800), (["benchmarks"], 4_375), (["tests"], 79_349)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most
@@ -70,7 +70,7 @@ def test_code_does_not_ask_for_classes_of_ours(nodes):
         for call in calls(nodes, "isinstance")
         if any(getattr(x, "id", getattr(x, "attr", "")) in classes for x in ast.walk(call.args[1]))
     ]
-    assert len(asked) <= 95
+    assert len(asked) <= 93
     assert len(nodes[ast.MatchClass]) <= 10
 
 
