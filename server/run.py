@@ -157,7 +157,8 @@ class _Run:
             # A run that goes on from its last round has not been scored there.
             state = strategy.state if step.final and not step.usual else None
             rows.append(self._report(last, metrics, scored=step.due and self.scores))
-            self.config["way"] = _way_of(rows)  # as in a resumed run, whose questions are the same
+            if ways := rows[-1].get("ways"):  # as in a resumed run, whose questions are the same
+                self.config["way"] = "" if len(ways) > 1 else next(iter(ways))
             ends = step.final or strategy.over
             stopping = not (ends or self.grid.still) and self.grid.stopping
             # Sites take part in a secure round once: a resumed run goes on after the last one.
