@@ -5,8 +5,10 @@ BIN := .venv/bin
 BY_FILE := --numprocesses logical --dist loadfile --no-loadscope-reorder
 DEMO := local fedavg ditto apfl fedrep pfedme per-fedavg local-moml
 
-# What stands on Flower: its numbers, its grids, apps on Ray, and its own server and nodes.
-FLOWER := tests/wire/test_messages.py tests/server/test_grid.py tests/simulations/test_apps.py
+# What stands on Flower: its numbers, its grids, apps on Ray, strategies and mods for users' apps,
+# and its own server and nodes.
+FLOWER := tests/wire/test_messages.py tests/server/test_grid.py tests/simulations/test_apps.py \
+	tests/flower
 FLOWER_PROCESSES := tests/processes/test_stock_flower.py \
 	tests/simulations/test_ray.py::test_an_app_of_a_users_own
 
