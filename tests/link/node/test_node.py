@@ -69,12 +69,13 @@ def test_a_worker_answers_as_the_client_app_does(worker, work):
 
 @pytest.mark.processes
 def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker, work):
-    refused = answer(worker, work(TRAIN))
-    assert refused.error == "refused"
-    assert "must hold slots" in refused.reason
-    raised = answer(worker, work("query.nothing"))
+    for kind, says in [(TRAIN, "must hold slots"), ("query.nothing", "kind must be one of")]:
+        refused = answer(worker, work(kind))
+        assert refused.error == "refused"
+        assert says in refused.reason
+    raised = answer(worker, work()._replace(contents=[]))
     assert (raised.content, raised.error) == (None, "failed")
-    assert raised.reason.startswith("ValueError: ")
+    assert raised.reason.startswith("IndexError: ")
 
 
 @pytest.mark.processes
