@@ -286,7 +286,7 @@ class MethodStrategy(FedAvg):
         """Adds a client's update; see ``ServerSide.read``."""
         slots = self._side.read(content, self.arrayrecord_key)
         (measured,) = message.content.metric_records.values()
-        rows = float(measured[self.weighted_by_key])  # type: ignore[arg-type]
+        rows = float(measured[self.weighted_by_key])  # type: ignore[arg-type] # lists raise
         if client < 0 or not 0 < rows < float("inf"):
             raise ValueError(f"{self.weighted_by_key} must be above 0, got {rows}")
         updates.append(Update(slots, rows, client=client))

@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 90_802), (["benchmarks"], 4_375), (["tests"], 79_350)]
+    ("folders", "most"), [(ROOMS, 90_803), (["benchmarks"], 4_375), (["tests"], 79_350)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most

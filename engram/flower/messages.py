@@ -59,7 +59,8 @@ class MethodRecord(NamedTuple):
         if ENGRAM not in content:
             expected = "one of engram.strategies, got a message of another one"
             raise Refused(f"the server's strategy must be {expected}")
-        return cls(*(content.config_records[ENGRAM][key] for key in cls._fields))  # type: ignore[arg-type]
+        record: Any = content.config_records[ENGRAM]
+        return cls(*(record[key] for key in cls._fields))
 
     @property
     def own(self) -> Any:

@@ -16,7 +16,7 @@ class Batches:
         self._session, self._loader = session, loader
 
     def __len__(self) -> int:
-        return len(self._loader) * max(1, self._session.traits.again)  # type: ignore[arg-type]
+        return len(self._loader) * max(1, self._session.traits.again)  # type: ignore[arg-type] # or a TypeError
 
     def __getattr__(self, name: str) -> Any:
         """Returns the loader's attribute: loops look at ``dataset``, ``batch_size`` and others."""

@@ -131,7 +131,7 @@ def gap(mine, theirs):
 
 
 def kept(context):
-    """Returns what a client keeps in its context, by path."""
+    """Returns the slots in a client's context, by path."""
     found = [key for key in context.state if key.startswith("engram-kept.")]
     newest = max(found, key=lambda key: int(key.rpartition(".")[2]), default=None)
     return {} if newest is None else to_params(context.state[newest])

@@ -81,7 +81,7 @@ def test_an_app_of_flowers_is_personalized_on_ray(engram, tmp_path):
 NAMES = {
     f"{layer}.{kind}" for layer in ("body.0.0", "body.1", "head") for kind in ("weight", "bias")
 }
-"""Of the template's network."""
+"""Parameters of the template's network."""
 
 
 def test_a_node_that_is_killed_and_a_run_that_ends_go_on(engram, tmp_path, stock: Stock):

@@ -208,7 +208,7 @@ PAGE = (source_root() / "docs" / "coming-from.md").read_text()
 
 
 def test_the_manuals_table_has_what_each_method_needs():
-    """Of each row: the level, whether a start asks for losses, whether there are phases."""
+    """Methods of each row by their level, losses at the start, and phases."""
     needs = {
         "`mods=[mod]`, and nothing else": ({"any", "steps"}, False, False),
         "the mod, and `batches(loader)` in the loop": ({"batches"}, False, False),

@@ -6,7 +6,7 @@ from engram.server.grid import PatientGrid
 
 
 class Pushed:
-    """What is asked of an engine is answered at once."""
+    """Engine that answers each question at once."""
 
     run_id, fixed, lost = 1, False, frozenset()
 

@@ -54,7 +54,7 @@ def module(tmp_path, monkeypatch):
 
 
 def described(app, run_config, settings=""):
-    """Returns what a node says of its clients, in Flower's message."""
+    """Returns a node's description of its clients, as Flower's message."""
     content = RecordDict({CONFIG: ConfigRecord({SETTINGS: settings})})
     message = Message(content, dst_node_id=7, message_type=ROSTER_QUERY)
     config = {"partition-id": 1, "num-partitions": 2}

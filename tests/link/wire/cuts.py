@@ -67,7 +67,7 @@ class Proxy:
                         time.sleep(0.05)
                         continue
                     for key, _ in both.select(0.2):
-                        data = _record(key.fileobj)  # type: ignore[arg-type]
+                        data = _record(key.fileobj)  # type: ignore[arg-type] # a socket
                         key.data.sendall(data)
                         self.passed += len(data)
                         self.watch(key.fileobj is near)
