@@ -69,6 +69,7 @@ def test_nothing_but_json_is_printed_as_it_is():
         "engram/settings/errors.py",  # say
         "engram/cli/superlink_cli.py",  # an invitation, for a file
         "engram/cli/cli.py",  # the version, and errors of ours, in one line
+        "simulations/flower_app/your_project/server_app.py",  # a template, its user's from then on
     }
 
 
