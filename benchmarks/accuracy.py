@@ -109,7 +109,7 @@ def experiment(
 
 
 def fedavg_like(e: Experiment) -> Experiment:
-    """The same experiment by FedAvg, whose model is the network alone."""
+    """The same experiment by FedAvg, with the network alone as its model."""
     return Experiment.from_config(read_by("fedavg", e.to_config() | {"method": "fedavg"}))
 
 

@@ -1,4 +1,4 @@
-"""Times rounds of the bare link on this machine, with TLS; nodes add one to what they receive.
+"""Times rounds of the bare link on this machine, with TLS; nodes add one to each number.
 
 ``python -m benchmarks.link --clients 3 20 100 300`` is of a small model (31,000 parameters,
 121 KiB), with all nodes in one process. ``--clients 4 --mebibytes 490 --apart --rounds 4`` is of a
@@ -29,7 +29,7 @@ _ALL = 600.0  # seconds that a round may take
 
 
 def own_memory(process: psutil.Process) -> float:
-    """Returns a process's own memory, in MiB: without files, which the kernel may drop."""
+    """Returns a process's own memory, in MiB, without files that the kernel may drop."""
     try:
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
@@ -38,7 +38,7 @@ def own_memory(process: psutil.Process) -> float:
 
 
 def measure(processes: Processes, clients: int, size: int, given: argparse.Namespace) -> None:
-    """Runs rounds, and prints what they took."""
+    """Runs rounds, and prints their time and memory."""
     names = [f"client-{number}" for number in range(clients)]
     proxy = Proxy(processes.port) if given.cut else None
     processes.start("server")

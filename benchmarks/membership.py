@@ -94,14 +94,14 @@ class Outcome(NamedTuple):
 
     @property
     def unharmed(self) -> bool:
-        """Whether the run went on, and gave what its record says."""
+        """Whether the run went on, and its models are those of its record."""
         near = self.difference <= 1e-5 and self.memory_difference <= 1e-5  # NaN is not
         failed = self.missed, self.stops, self.rounds_lost, self.strangers, self.memories_lost
         return near and not any(failed)
 
 
 class CutFederation(LoopbackFederation):
-    """A federation whose nodes reach the server through proxies, which can be cut, by name."""
+    """A federation with a proxy, which can be cut, between each node and the server."""
 
     def __init__(self, folder: Path, *, clients: int, options: Sequence[str]) -> None:
         super().__init__(folder, clients=clients, options=options)
@@ -128,7 +128,7 @@ def begins_with(nodes: int) -> int:
 
 
 def plan(nodes: int, rounds: int, seed: int) -> list[Event]:
-    """Draws what happens to ``nodes`` clients, at least 4, in order of time.
+    """Draws the events of ``nodes`` clients, at least 4, in order of time.
 
     A quarter join, an eighth leave, an eighth are revoked, and a quarter are cut off.
     """
@@ -318,7 +318,7 @@ def _trained(state: Path, training: str) -> Iterator[int]:
 
 
 def _merged(rows: Sequence[Mapping[str, Any]], client: int) -> set[int]:
-    """Rounds whose model learned from a client."""
+    """Rounds in which a client was merged."""
     asked = (row for row in rows if client in row.get("cohort", ()))
     return {row["round"] for row in asked if str(client) not in row["absent"]}
 

@@ -69,10 +69,10 @@ def read_task(name: str, folder: Path, method: str) -> Task:
 
 
 class Turns:
-    """When a peer may go on, and what it answers."""
+    """A peer's turn, and its answer."""
 
     def __init__(self, left: Path) -> None:
-        """Keeps what peers print off the answers; ``left`` is where the first model goes."""
+        """Keeps peers' output off the answers; ``left`` receives the first model."""
         self._answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         self._left, self._begun = left, 0.0
@@ -171,7 +171,7 @@ _FLUKE: Final[dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]]] = {
 
 
 def fluke(task: Task, turns: Turns) -> None:
-    """A method of fluke-fl 0.8.1, whose clients keep their optimizers."""
+    """A method of fluke-fl 0.8.1; its clients keep their optimizers."""
     torchvision()  # which it imports
     nothing = dict.fromkeys(("pre_fit", "post_fit", "server", "locals"), False)
     of("fluke").FlukeENV().set_eval_cfg(**nothing)

@@ -29,7 +29,7 @@ SIZES: Final = {"31k": "200,85", "2.5M": "1540,1540", "128M": "11300,11300"}
 
 
 def measure(folder: Path, clients: int, given: argparse.Namespace) -> float:
-    """Runs rounds in a new federation, prints what they took, and returns the MiB of a model."""
+    """Runs rounds in a new federation, prints their times, and returns the MiB of a model."""
     rounds = given.rounds
     every = dict.fromkeys(("num-clients", "clients-per-round", "min-clients"), clients)
     own = {"method": "fedavg", "hidden": SIZES[given.parameters], "partition": "iid"}

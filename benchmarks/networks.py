@@ -110,7 +110,7 @@ def layers(shape: Sequence[int], channels: Sequence[int], widths: Sequence[int])
 
 
 class Case(NamedTuple):
-    """A network, and what it is trained on and for how long in a round."""
+    """A network, its data, and its steps in a round."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]  # of a row

@@ -59,7 +59,7 @@ class Peer:
     """A peer in a process of its own, which does a round when it is told to."""
 
     def __init__(self, command: Sequence[str], log: Path, threads: int = 1) -> None:
-        """Starts it; the file gets what it prints that is no answer.
+        """Starts it; its output goes to the file, but for answers.
 
         Raises:
             PeerMissing: It is not installed there, or has no such network.

@@ -57,7 +57,7 @@ _SETTINGS: Final = {  # what PFLlib's command line has by default, but for the t
 
 
 class Mlp(nn.Module):
-    """One hidden layer; ``fc`` is what PFLlib takes for the head."""
+    """One hidden layer; PFLlib takes ``fc`` for the head."""
 
     def __init__(self, inputs: int, hidden: int, classes: int) -> None:
         super().__init__()

@@ -68,7 +68,7 @@ def sparse(rng: np.random.Generator, rounds: int) -> Stream:
 
 
 def drifting(rng: np.random.Generator, rounds: int) -> Stream:
-    """20 columns, whose coefficients, of length 3, turn by a radian in about 1000 rows."""
+    """20 columns; their coefficients, of length 3, turn by a radian in about 1000 rows."""
     x = rng.normal(size=(rounds, 20))
     w = rng.normal(size=20) + np.cumsum(0.03 * rng.normal(size=(rounds, 20)), axis=0)
     w *= 3 / np.linalg.norm(w, axis=1, keepdims=True)
@@ -91,7 +91,7 @@ def _labels(rng: np.random.Generator, odds: Array) -> Array:
 
 
 def plain(rng: np.random.Generator, rounds: int) -> Stream:
-    """Ten columns, with noise as large as what they explain."""
+    """Ten columns, with noise as large as the signal."""
     x = rng.normal(size=(rounds, 10))
     y = x @ rng.normal(size=10) / sqrt(10) + rng.normal(size=rounds)
     return Stream(x, y, labels=False)

@@ -26,7 +26,7 @@ from engram.strategies.network_strategy import Federated
 
 
 class Workload(NamedTuple):
-    """A federation, and what its clients do in a round."""
+    """A federation, and its clients' work in a round."""
 
     meaning: str  # a short description
     shape: tuple[int, ...]  # shape of one row; there are 10 classes

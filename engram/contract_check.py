@@ -1,4 +1,4 @@
-"""The contract of a method: what engines, resumed runs and lost messages rely on, as a test."""
+"""The contract of a method, as a test: engines, resumed runs and lost messages rely on it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -89,7 +89,7 @@ def check_method(method: str, data: "Data | None" = None, **settings: Any) -> No
 def engines_differ(
     experiment: Experiment, place: Path, *, one_by_one: _Numbers | None = None
 ) -> str:
-    """Describes how the engines' numbers differ, or what failed; "" if they are the same.
+    """Describes a difference between the engines' numbers, or a failure; "" if there is none.
 
     Training would choose among the ways to train a cohort by the clock: each is run. Unless
     ``one_by_one`` is what the sequential engine gives, it is run, too.
@@ -158,7 +158,7 @@ class _Stopped(Exception):
 
 
 class _Between(NamedTuple):
-    """A host whose clients are trained by another function."""
+    """A host that trains its clients by another function."""
 
     host: Host
     trains: Callable[[Sequence[Request]], list[Reply]]

@@ -76,7 +76,7 @@ def read_reply(reply: Reply, read: Callable[[Content], _T]) -> _T | Rejected:
 
 
 def noised_by(replies: Iterable[Reply], clients: int) -> list[int]:
-    """Returns the clients whose scores have the noise of local privacy, as nodes report it."""
+    """Returns the clients with local privacy's noise in their scores, as nodes report it."""
     found = set[int]()
     for reply in replies:
         record = reply.content.get(CLIENTS, {})

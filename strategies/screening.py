@@ -198,7 +198,7 @@ def in_numbers(kinds: Counter[Kind]) -> dict[str, int]:
 
 
 def owners(values: Array) -> Bools:
-    """Returns the clients that own the mean of some scores, of which none is NaN.
+    """Returns the owners of a mean of scores, none of them NaN.
 
     Such a client alone moves the mean over n clients by more than the median itself, and by more
     than ten times the median distance from it: its own distance is more than n of the one, and 10 n

@@ -201,7 +201,7 @@ def _outputs(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def longest(out: int, width: int, size: int) -> int:
-    """Returns the largest number of rows for which a span is cheaper than the weights.
+    """Returns the largest number of rows at which a span is cheaper than the weights.
 
     Its Gram products grow with the square of the rows, where weights take two products of each
     batch with them, and some passes of memory.

@@ -93,7 +93,7 @@ def end_with_parent() -> None:
 def check_room(
     what: str, size: int, advice: str, *, most: int = 0, kind: type[Refused] = Refused
 ) -> None:
-    """Checks that ``size`` bytes for ``what`` fit into memory before allocating them.
+    """Checks that ``size`` bytes fit into memory before they are allocated for ``what``.
 
     What takes less than a MiB does, unless ``most`` is less.
 

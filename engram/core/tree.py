@@ -21,7 +21,7 @@ def select(tree: _T, index: Any) -> _T:
 
 
 def repeated(tree: _T, count: int) -> _T:
-    """Returns a tree with a leading axis of this size, along which all entries are alike."""
+    """Returns a tree with a new leading axis of this size: copies of its entries."""
     found: _T = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), tree)
     return found
 

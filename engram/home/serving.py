@@ -57,7 +57,7 @@ def served_of(
     before: int,
     names: Names,
 ) -> Served:
-    """Returns the served model of a client, by what it received and its memory in ``store``.
+    """Returns the served model of a client, from the broadcast and its memory in ``store``.
 
     Raises:
         MemoryMismatch: Its memory is another method's or network's.

@@ -15,7 +15,7 @@ from engram.core.slots import kinds_of, mean_of, pick
 
 @method("cfl", source="Sattler et al., TNNLS 2020, Alg. 1 and 2")
 class Cfl:
-    """FedAvg whose clients are parted in two when their updates have come to disagree."""
+    """FedAvg that parts clients in two once their updates disagree."""
 
     eta: Eta = 0.1
     eps1: Annotated[

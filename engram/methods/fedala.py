@@ -13,7 +13,7 @@ from engram.core.tree import add_scaled, multiplied
 
 @method("fedala", source="Zhang et al., AAAI 2023, Alg. 1")
 class FedAla:
-    """FedAvg whose clients start from learned mixtures of the common model and their last."""
+    """FedAvg with starts from learned mixtures of the common model and a client's last."""
 
     eta: Eta = 0.1
     weight_eta: Annotated[

@@ -11,7 +11,7 @@ from engram.methods.fedavg import FedAvg
 
 @method("fedprox", source="Li et al., MLSys 2020, Alg. 2")
 class FedProx(FedAvg):
-    """FedAvg whose local models are held near the common one."""
+    """FedAvg with a proximal term that holds local models near the common one."""
 
     mu: Annotated[Penalty, "weight of the proximal term; 0: fedavg"] = 0.01
 

@@ -10,7 +10,7 @@ from engram.methods.fedavg import FedAvg
 
 @method("fedrep", source="Collins et al., ICML 2021, Alg. 1", personal="head")
 class FedRep(FedAvg):
-    """A client trains the last layer, which it keeps, and then what is below it."""
+    """A client trains its own last layer, which it keeps, and then the layers below."""
 
     personal_share: Annotated[
         Share, "share of a client's steps in a round, the first ones, for the head"

@@ -14,7 +14,7 @@ from engram.methods.fedavg import FedAvg
 
 @method("scaffold", source="Karimireddy et al., ICML 2020, Alg. 1, option II")
 class Scaffold(FedAvg):
-    """FedAvg whose local steps are corrected by control variates."""
+    """FedAvg with local steps corrected by control variates."""
 
     server_eta: Annotated[
         float, Gt(0), Search(0.1, 2, log=True), OnServer, "step size of the server; 1: the mean"

@@ -207,7 +207,7 @@ def named(names: Iterable[str]) -> list[Metric]:
 
 @metric(low=0, high=1, percent=True, by_row=True, partial=False, targets=("classes",))
 def accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    """Share of rows whose class has the largest output."""
+    """Share of rows with the largest output at their class."""
     hits = outputs.argmax(dim=1) == targets  # on the second axis, as torch's losses have them
     if hits.ndim == 1:
         return hits.float()
@@ -216,7 +216,7 @@ def accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 
 @metric(low=0, high=1, percent=True, by_row=True, targets=("tokens",))
 def token_accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    """Share of positions whose token has the largest output."""
+    """Share of positions with the largest output at their token."""
     counted = targets != -1
     hits = (outputs.argmax(dim=-1) == targets) & counted
     return hits.sum(1) / counted.sum(1)

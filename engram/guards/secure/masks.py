@@ -53,7 +53,7 @@ def commitment(seed: bytes) -> bytes:
 def pairwise(
     own: int, private: bytes, publics: Mapping[int, bytes], purpose: bytes, size: int
 ) -> Words:
-    """Returns the sum of a party's pairwise masks, which the others' cancel (Fig. 4, round 2).
+    """Returns the sum of a party's pairwise masks; the others' cancel it (Fig. 4, round 2).
 
         sum over v of PRG(s_uv) for v < u, and of -PRG(s_uv) for v > u
 

@@ -67,7 +67,7 @@ class Agenda:
             self.at.open = False
 
     def settle(self) -> None:
-        """Gives up the ask at work if the server, which has asked all that is open, has not."""
+        """Gives up the ask at work unless the server still lists it among its open ones."""
         if self.at is not None and not self.at.open:
             self.at.cancelled.set()
 

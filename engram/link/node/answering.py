@@ -1,4 +1,4 @@
-"""Answers of a node: its worker's, within the time of the site's policy and of whoever asks."""
+"""Answers of a node's worker, within the time limits of the site's policy and the asker."""
 
 import contextlib
 import shutil

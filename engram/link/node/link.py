@@ -206,7 +206,7 @@ class Node:
                     self._agenda.end(again=again)
 
     async def _is_repeated(self, due: Due, error: Exception) -> bool:
-        """Whether to take up once more what has gone wrong on the way."""
+        """Whether to try again after a failure on the way."""
         _, run, request = due.ask.key
         code = error.code if isinstance(error, Lost) else None
         if due.cancelled.is_set():

@@ -1,4 +1,4 @@
-"""Failures of a node's connection with its server, in words, by what helps against them."""
+"""Failures of a node's connection with its server, in words, by their remedy."""
 
 import math
 from typing import Final

@@ -43,7 +43,7 @@ class Store:
         return self._replies / _hashed(ask.key.run) / _hashed(ask.kind) / f"{number}-{request}"
 
     def content(self, ask: Ask, listed: Listed) -> Blob | Part:
-        """Returns a content of an ask, or what is there of it."""
+        """Returns a content of an ask, or the part that has arrived."""
         path = self._contents / _hashed(ask.key.run) / listed.digest
         if path not in self._whole and path.is_file():  # which a power cut may have damaged
             path.rename(path.with_name(f"{path.name}.part"))
@@ -55,7 +55,7 @@ class Store:
     async def contents(
         self, ask: Ask, fetch: Callable[[bytes], AsyncIterator[bytes]]
     ) -> list[bytes | Blob]:
-        """Returns an ask's contents: small ones, and files, of which what is missing is fetched."""
+        """Returns an ask's contents: small ones, and files; missing parts are fetched."""
         self._tidy(ask)
         inline, found = ask.inline, list[bytes | Blob]()
         for each in ask.contents:

@@ -26,7 +26,7 @@ _log = getLogger("flwr.engram")
 
 
 class Way:
-    """Addresses of a server, and what it announces.
+    """Addresses of a server, and its announcements.
 
     Announcements (``engram/link/announcement.py``) are written into the client's folder, and
     hold from the next connection on. Where that cannot be written, this process alone knows them.
@@ -64,7 +64,7 @@ class Way:
         return self.credentials
 
     def hear(self, told: Told) -> None:
-        """Follows what the server announces; the next try begins at its address of today."""
+        """Follows the server's announcement; the next try begins at its address of today."""
         self._tries = 0
         self._move(told)
         self._trust(told)

@@ -46,7 +46,7 @@ class SiteHost:
         return [answered(each, partial(self._trained, each.question.content)) for each in requests]
 
     def evaluate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Takes over what is shared; the clients' coefficients stay here."""
+        """Takes over the shared state; the clients' coefficients stay here."""
         return [
             answered(each, partial(self._evaluated, each.question.content)) for each in requests
         ]
