@@ -1,15 +1,14 @@
 # %% [markdown]
 # # Bandits between sites
 #
-# Twenty shops show each visitor one of three offers, and see only what that one earns. Each shop could
-# learn by itself which offer suits whom. Most of what there is to learn is alike everywhere, but not all.
-# Does it pay to learn together, when no shop may hand over its visitors?
+# Twenty shops show each visitor one of three offers, and see only what that one earns. Most of what there is to
+# learn is alike everywhere, but not all. Does it pay to learn together, when no shop may hand over its visitors?
 #
 # ## One exchange per batch: MOLARB
 #
-# `molar-bandit` lets each shop play by itself for a while. Then the shops exchange estimates, never rows,
-# and play on; each batch is twice as long as the one before. The data are simulated: every shop has a
-# coefficient vector that differs from the others' in a few places.
+# With `molar-bandit` each shop plays by itself for a batch; then the shops exchange estimates, never rows, and
+# play on. Batches double. Every simulated shop has a coefficient vector that differs from the others' in a few
+# places.
 
 # %%
 import engram
@@ -18,11 +17,11 @@ run = engram.simulate(method="molar-bandit", dataset="sparse-linear", num_rounds
 run.clients.round(1).head(4)
 
 # %% [markdown]
-# *Regret* is what the best offer would have earned more, in expectation. `turns` differ, since some shops
-# have few visitors.
+# *Regret* is what the best offer would have earned more, in expectation. `turns` differ, since some shops have few
+# visitors.
 #
-# Is that better than each shop alone? The same policies can be played as a library. `ols_bandit` is the
-# cheap baseline: least squares in each shop by itself. The other is MOLARB. Both see the same visitors.
+# The same policies can be played as a library. The cheap baseline, `ols_bandit`, is least squares in each shop by
+# itself; MOLARB sees the same visitors.
 
 # %%
 import numpy
@@ -73,8 +72,7 @@ for words, part in (("quiet shops", quiet), ("busy shops", loud)):
 assert shared[:, -1].mean() < alone[:, -1].mean()
 
 # %% [markdown]
-# Both kinds of shops gain from the others here. Does it still pay if shops have nothing in common? Then
-# all fifteen coefficients differ:
+# Both kinds of shops gain. Does it still pay if shops have nothing in common? Now all fifteen coefficients differ:
 
 # %%
 apart = [
@@ -89,14 +87,13 @@ print(f"nothing in common: alone {by_itself:.1f}, MOLARB {with_others:.1f}")
 assert with_others > by_itself
 
 # %% [markdown]
-# It does not: then learning together costs regret, and each shop is better off alone. So know your shops,
-# or play the baseline beside it.
+# Then each shop is better off alone. So know your shops, or play the baseline beside it.
 
 # %% [markdown]
 # ## A network for each user: Meta-Ban
 #
-# `meta-ban` is for rewards that a linear model does not fit, and users who agree on some arms. It asks
-# all sites in every turn. Its cheap baseline is LinUCB for each user alone, which needs no federation:
+# `meta-ban` is for rewards that a linear model does not fit, and users who agree on some arms. It asks all sites in
+# every turn. Its cheap baseline is LinUCB for each user alone:
 
 # %% language="bash"
 # engram run meta-ban --set dataset=linear-groups --set num-rounds=100 --out runs/users
@@ -110,8 +107,7 @@ from IPython.display import Image
 Image("runs/users/regret.png")
 
 # %% [markdown]
-# In these first turns little is decided, and one world is no evidence. Over twenty worlds and 5000 turns
-# LinUCB for each user alone [regrets less](../results.md#meta-ban) than Meta-Ban here, where rewards are
-# linear.
+# One world decides nothing. Over twenty worlds and 5000 turns LinUCB for each user alone [regrets less](../results.md#meta-ban) than Meta-Ban
+# here, where rewards are linear.
 #
 # [Bandits](../bandits.md) has all policies, logged data, and what sites learn of each other.

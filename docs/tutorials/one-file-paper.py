@@ -6,9 +6,8 @@
 #
 # ## Rows and their split
 #
-# A client is its training rows and its test rows. Here they are fifteen wards; each learns from its
-# patients until 2023 and is tested on those of 2024. Yours come from files: see
-# [Bring your own data](../your-data.md).
+# A client is its training rows and its test rows: fifteen wards learn from their patients until 2023, and are
+# tested on those of 2024. Yours come [from files](../your-data.md).
 
 # %%
 import numpy
@@ -90,8 +89,7 @@ figure.savefig("curves.pdf")
 figure
 
 # %% [markdown]
-# `engram show paper --format pdf --width one` draws all figures as wide as a column. The runs have the
-# settings that tuning found:
+# `engram show paper --format pdf --width one` draws all figures as wide as a column. Settings by tuning:
 
 # %%
 print({name: runs[0].experiment.own for name, runs in found.runs.items()})
@@ -99,7 +97,7 @@ print({name: runs[0].experiment.own for name, runs in found.runs.items()})
 # %% [markdown]
 # ## Models
 #
-# Each ward's model is a plain torch module with a card, for whoever wants to use or check it.
+# Each ward's model is a plain torch module with a card.
 
 # %%
 folder = found.runs["ditto"][0].export("ward 3", out="ward-3")

@@ -1,13 +1,12 @@
 # %% [markdown]
 # # Your own model and data
 #
-# Ten hospitals want to predict which patients will need intensive care. Each has a table of its own,
-# which must not leave it, and half of them have a laboratory value on a scale that runs the other way.
+# Ten hospitals want to predict which patients will need intensive care. Their tables must not leave them, and half
+# of them have a laboratory value on a scale that runs the other way.
 #
 # ## Data
 #
-# Data are a dictionary: for each client, its rows and their targets. Here they are simulated; yours
-# come from a file or a database.
+# Data are a dictionary: for each client, its rows and their targets.
 
 # %%
 import numpy
@@ -80,15 +79,14 @@ with torch.no_grad():
 pandas.DataFrame(x[:5], columns=["age", "lab", "pulse"]).assign(risk=probabilities.numpy()).round(2)
 
 # %% [markdown]
-# A card beside the model says what it is, and how well it does on the hospital's own test rows, with an
-# interval:
+# A card beside the model says what it is, and how well it does on the hospital's own test rows:
 
 # %%
 card = (folder / "card.md").read_text()
 print(card[:1100])
 
 # %% [markdown]
-# Is that model really this hospital's? The same patients, judged by the model of another one:
+# The same patients, judged by the model of another hospital:
 
 # %%
 other = engram.load_model(run.export("riga", out="riga-model"))
@@ -107,8 +105,8 @@ assert right(oslo) > right(other)
 #
 # ## A hospital that comes later
 #
-# A new hospital has forty patients. `adapt` makes it a model as the run's method would, and says on the
-# card what to expect of it: cross-validated, beside a model of these forty rows alone.
+# `adapt` makes a model for forty new patients as the run's method would. Its card says what to expect of it:
+# cross-validated, beside a model of these forty rows alone.
 
 # %%
 x_new, y_new = patients(number=1, rows=40)
@@ -120,6 +118,5 @@ print("\n".join(line for line in text.splitlines() if line.startswith("|")))
 # %% [markdown]
 # Intervals of forty rows are wide: whether the federation helps the newcomer is to be read there.
 #
-# [Bring your own data](../your-data.md) and [Bring your own network](../your-network.md) have files,
-# images, tasks, losses and metrics; [Use the models](../models.md) has ONNX, predictions for a CSV file,
-# and serving.
+# [Bring your own data](../your-data.md) and [Bring your own network](../your-network.md) have files, images, tasks,
+# losses and metrics; [Use the models](../models.md) has ONNX, predictions for a CSV file, and serving.

@@ -1,12 +1,9 @@
 # %% [markdown]
 # # Tables with tasks
 #
-# Eight clinics measure how a dose lowers blood pressure. Is it the same effect everywhere? With one
-# model for all, a clinic that differs goes unseen; with one model for each, every clinic has too few
-# patients. We want coefficients for each clinic with intervals that can be trusted.
-#
-# The truth is simulated, so that we can check what is found: the dose works alike in all clinics but
-# one.
+# Eight clinics measure how a dose lowers blood pressure. With one model for all, a clinic that differs goes unseen;
+# with one model for each, every clinic has too few patients. We want coefficients for each clinic with intervals
+# that can be trusted. In this simulation the dose works alike in all clinics but one.
 
 # %%
 import numpy
@@ -40,8 +37,8 @@ table.assign(pressure=pressure).round(1).head(3)
 # %% [markdown]
 # ## Fit
 #
-# Adaptive MOLAR shrinks each clinic's estimate around what the clinics share, and keeps what is clearly
-# a clinic's own. It has scikit-learn's interface, and takes the name of the column of tasks.
+# Adaptive MOLAR shrinks each clinic's estimate around what the clinics share, and keeps what is clearly a clinic's
+# own. It has scikit-learn's interface, and takes the name of the column of tasks.
 
 # %%
 from engram.tables import AdaptiveRegressor
@@ -58,9 +55,8 @@ assert apart.loc["oslo", "dose"]
 # %% [markdown]
 # ## Coefficients with honest intervals
 #
-# An *honest* interval holds at its level however far a coefficient is from the others'. It is about as
-# long as the clinic's own would be: what is borrowed from others improves the estimate, but cannot prove
-# that this clinic is like them.
+# An *honest* interval holds at its level however far a coefficient is from the others'. It is about as long as the
+# clinic's own would be: others improve the estimate, but cannot prove that this clinic is like them.
 
 # %% alt="The effect of the dose in each clinic, with honest intervals, and the true effect"
 import matplotlib.pyplot as plt
@@ -77,8 +73,8 @@ _ = axes.legend(loc="lower right")
 # %% [markdown]
 # ## Do they hold?
 #
-# One table proves little. Here are fifty more. A level of 95 % should cover the truth in about 95 of 100
-# cases, for coefficients that are shared and for the one that is not.
+# In fifty more tables, a level of 95 % should cover the truth in about 95 of 100 cases, for coefficients that are
+# shared and for the one that is not.
 
 # %%
 covered = []
@@ -93,9 +89,9 @@ assert share.to_numpy().mean() > 0.93
 # %% [markdown]
 # ## Would something simpler do?
 #
-# Errors on fresh rows, relative to the truth without noise: one model for each clinic, fixed effects (one
-# model with an intercept for each clinic: `alike=0, c=inf`), a mixed model (`c=inf`: all scatter, none is
-# apart), and adaptive MOLAR. First where one clinic differs, then where none does.
+# Errors on fresh rows, relative to the truth without noise: one model for each clinic, fixed effects (one model with
+# an intercept for each clinic), a mixed model (all scatter, none is apart), and adaptive MOLAR. First where one
+# clinic differs, then where none does.
 
 # %%
 models = {
@@ -128,10 +124,9 @@ assert one_differs["adaptive MOLAR"] < one_differs.drop("adaptive MOLAR").min()
 assert none_differs["fixed effects"] < 1.2 * none_differs["adaptive MOLAR"]
 
 # %% [markdown]
-# Where a single coefficient of a single clinic differs, this is what MOLAR is for. Where nothing differs,
-# fixed effects do as well, and are simpler; [on real tables](../results.md#tables-with-tasks) that is
-# common. So ask the command, which compares all of these on rows held out, and names a winner only where
-# one is shown:
+# Where a single coefficient of a single clinic differs, this is what MOLAR is for. Where nothing differs, fixed
+# effects do as well, and are simpler; [on real tables](../results.md#tables-with-tasks) that is common. So ask the
+# command, which names a winner only where one is shown on rows held out:
 #
 # ```text
 # engram reproduce molar-table mine.csv --task clinic --target pressure

@@ -1,14 +1,13 @@
 # %% [markdown]
 # # A federation of three machines
 #
-# Here each client is a process of its own that speaks gRPC, with a certificate, a key, and a memory that
-# only it can read. All of it happens on this machine's loopback interface; on real machines only the
-# address differs.
+# Here each client is a process of its own that speaks gRPC, with a key and a memory that only it can read. All of it
+# happens on this machine's loopback interface; on real machines only the address differs.
 #
 # ## Keys
 #
-# `init-federation` makes a certificate authority, a certificate for the server, and a folder with a key
-# for each client. (We look for a free port first; on a server you would choose one, such as 9092.)
+# `init-federation` makes a certificate authority, a certificate for the server, and a folder with a key for each
+# client. (On a server you would choose a port, such as 9092.)
 
 # %%
 import socket
@@ -34,8 +33,8 @@ terminal(f"engram init-federation fed --clients 3 --superlink {address}")
 # %% [markdown]
 # ## Start
 #
-# The *server* is where nodes connect; a *node* is a client. Each gets a log of its own. The server lets in
-# whose public key is in `fed/server/clients`.
+# The *server* is where nodes connect; a *node* is a client. The server lets in whose public key is in
+# `fed/server/clients`.
 
 # %%
 import time
@@ -66,9 +65,8 @@ terminal("engram status fed/server")
 # %% [markdown]
 # ## Run
 #
-# The command is the one of a simulation, with `--federation`. Each client holds its share of the digits;
-# on real machines, `engram node fed/client-0 --data csv:mine.csv` brings its own, which no other machine
-# sees.
+# The command is the one of a simulation, with `--federation`. Each client holds its share of the digits; on real
+# machines, `engram node fed/client-0 --data csv:mine.csv` brings its own, which no other machine sees.
 
 # %%
 settings = {
@@ -88,8 +86,7 @@ terminal(f"engram run ditto --federation fed/server {given} --out runs/fed")
 terminal("engram status runs/fed")
 
 # %% [markdown]
-# What does a client keep? `ditto` gives each a model of its own. It is in the client's folder, and the
-# server has never seen it:
+# `ditto` gives each client a model of its own, in the client's folder; the server has never seen it:
 
 # %%
 terminal("engram memory list fed/client-0")
@@ -97,8 +94,8 @@ terminal("engram memory list fed/client-0")
 # %% [markdown]
 # ## The same numbers as in a simulation
 #
-# Randomness depends on the seed, the round and the client, and on nothing else. So one process with the
-# same settings must find the same:
+# Randomness depends on the seed, the round and the client alone. So one process with the same settings must find
+# the same:
 
 # %%
 import engram
@@ -120,6 +117,6 @@ for process in reversed(processes):
 print([process.wait(timeout=30) is not None for process in processes])
 
 # %% [markdown]
-# [Deployment](../deployment.md) says what happens when something fails, how clients join later, and how
-# to do the same in containers. On several machines, copy each `fed/client-N` to its machine by hand, and
-# keep `fed/ca.key` in a safe place.
+# [Deployment](../deployment.md) says what happens when something fails, how clients join later, and how to do the
+# same in containers. On several machines, copy each `fed/client-N` to its machine by hand, and keep `fed/ca.key` in a
+# safe place.

@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Which method for my federation?
 #
-# Twenty clients hold handwritten digits. Ten of them have some of each of the digits 0 to 4; the
-# others have much of one digit and a little of another. Should they learn together at all? And if
-# they do, is one model for all enough? First, look at who holds what, as in a terminal.
+# Ten of twenty clients have some of each of the digits 0 to 4; the others have much of one digit and a little of
+# another. Should they learn together at all? And is one model for all enough? First, look at who holds what.
 
 # %% language="bash"
 # engram data --set partition=halves --set num-clients=20
@@ -11,8 +10,8 @@
 # %% [markdown]
 # ## Compare
 #
-# `local`, in which each client learns by itself, and `fedavg`, which learns one global model, are in
-# every comparison. We add two methods that give each client a model of its own, and run two seeds.
+# `local`, in which each client learns by itself, and `fedavg`, which learns one global model, are in every
+# comparison. We add two methods that give each client a model of its own.
 
 # %% language="bash"
 # engram compare ditto apfl --seeds 2 --set num-rounds=40 --set eta=0.3 --out runs/which
@@ -21,18 +20,17 @@
 # ## Read the table
 #
 # - `worse` is the percentage of clients that are worse off than by themselves.
-# - `mean ± sd` is over clients, at the best round by validation. Read `p10` and `worst` too: a
-#   good mean may hide clients that are badly served.
-# - A row is of the models that serve clients: of `local` and `ditto`, models of their own. In a row
-#   with `+ fine-tuning`, each client takes ten gradient steps from its model first.
-# - `global` is the global model as it is. `fedavg` serves everyone by it.
-# - The references below need neither a network nor a federation.
-# - The answer says whether a method beats the best of them. The second table compares the best
-#   *validation* score with each other row on *test* rows. Where a dagger (†) marks a difference, take
-#   the simpler method. Two seeds, as here, show large differences alone; take five.
+# - `mean ± sd` is over clients, at the best round by validation. Read `p10` and `worst` too: a good mean may hide
+#   clients that are badly served.
+# - A row is of the models that serve clients: of `local` and `ditto`, models of their own. In a row with `+
+#   fine-tuning`, each client takes ten gradient steps from its model first. `global` is the global model as it is.
+# - The references below need neither a network nor a federation. The answer says whether a method beats the best of
+#   them.
+# - The second table compares the best *validation* score with each other row on *test* rows. Where a dagger (†) marks
+#   a difference, take the simpler method. Two seeds show large differences alone; take five.
 #
-# [What the figures mean](../getting-started.md#what-the-figures-mean) has the rest. In the picture a
-# dot is a client, in two panels: its gain over learning by itself, and over the global model.
+# [What the figures mean](../getting-started.md#what-the-figures-mean) has the rest. In the picture a dot is a client:
+# its gain over learning by itself, and over the global model.
 
 # %% alt="Each client's gain over learning by itself, and over the global model"
 from IPython.display import Image
@@ -42,7 +40,7 @@ Image("runs/which/gains.png")
 # %% [markdown]
 # ## Conclude
 #
-# The same figures can be had in Python, for statements that are checked rather than believed:
+# The same figures in Python:
 
 # %%
 import engram
@@ -63,12 +61,11 @@ print(f"{(tuned < alone).sum()} of {len(alone)} clients do worse with the federa
 assert global_model.mean() < alone.mean() < tuned.mean()
 
 # %% [markdown]
-# - One model for all is worse here than no federation: the clients' rows differ too much. Beside FedAvg's
-#   global model alone, all methods look good.
-# - Fine-tuning that same model repairs it, for a few steps at each client.
-# - Whether a personalizing method does better than this is what the second table shows. With so few
-#   clients it seldom shows a difference.
+# - One model for all is worse here than no federation: the clients' rows differ too much.
+# - A few steps of fine-tuning at each client repair it. Compare with that, not with the global model alone.
+# - Whether a personalizing method does better than this is what the second table shows. With so few clients it seldom
+#   shows a difference.
 #
-# Before you decide on your data: tune each method (`engram tune`), and take more seeds.
-# [Choose a method](../methods.md#when-to-use-which) has advice for each, and
+# Before you decide on your data: tune each method (`engram tune`), and take more seeds. [Choose a
+# method](../methods.md#when-to-use-which) has advice for each, and
 # [Results](../results.md#tuned-methods-on-more-federations) the same comparison on nine federations.

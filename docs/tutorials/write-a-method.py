@@ -1,18 +1,15 @@
 # %% [markdown]
 # # Write a method
 #
-# A method for networks is one class: its settings, and a function that returns what clients and server
-# do, as pure functions of *slots*, which are networks' parameters by name. Everything else is there.
-#
-# The idea here: clients should not forget what the others have learned. In each local step we pull the
-# model a little towards where the round began, by a share `pull` of the distance.
+# A method for networks is one class: its settings, and a function that returns what clients and server do, as pure
+# functions of *slots*, which are networks' parameters by name. The idea here: in each local step we pull the model a
+# little towards where the round began, by a share `pull` of the distance.
 #
 # ## The method
 #
-# The server has one slot, `model`, and sends it to every client. A client works on two: the model, and
-# where it began. A step gives the *direction* along which the model moves, `w <- w - eta d`. After the
-# last step the model leaves the client; it keeps nothing. The server replaces its model by the mean of
-# those, in which clients count by their rows, as in FedAvg.
+# The server sends its one slot, `model`. A client works on two: the model, and where it began. A step gives the
+# *direction* along which the model moves, `w <- w - eta d`. After the last step the model leaves the client; it keeps
+# nothing. The server replaces its model by the mean of those, weighted by rows.
 #
 # Settings are fields with a type, a range, a meaning and a default.
 
@@ -68,13 +65,11 @@ class Pulled:
 
 
 # %% [markdown]
-# No function branches on a tensor's value. That is why a whole cohort of clients can be trained at once,
-# though you wrote them for one. `serve` says which model a client gets in the end; here it is the common
-# one. `kinds_of` says that both slots are values of a network's parameters.
+# No function branches on a tensor's value, so a whole cohort of clients can be trained at once. `serve` says which
+# model a client gets in the end, `kinds_of` that both slots are values of a network's parameters.
 #
-# Does it keep the contract? This makes short runs, and raises an error with a line for each property that
-# does not hold: that functions are pure, that clients trained together get what they get one by one, that
-# a run which stopped can go on, and that lost replies do no harm.
+# `check_method` makes short runs, and raises an error with a line for [each
+# property](../extending.md#does-it-keep-the-contract) that does not hold.
 
 # %%
 from engram.testing import check_method
@@ -84,7 +79,7 @@ check_method("pulled", pull=0.1)
 # %% [markdown]
 # ## Check a limit
 #
-# Which values make it another method? Without a pull it must be FedAvg, up to rounding.
+# Without a pull it must be FedAvg, up to rounding.
 
 # %%
 same = {"num_rounds": 5, "eta": 0.3, "progress": False}
@@ -115,10 +110,9 @@ found.table[["accuracy", "accuracy-std"]].astype(float).round(3)
 found.plot()
 
 # %% [markdown]
-# Two seeds decide nothing. Before you believe in a difference, [tune](../tuning.md) both methods alike, take
-# more seeds, and look at the intervals. The idea of this page is an old one: see
-# [`fedprox`](../methods/fedprox.md).
+# Two seeds decide nothing. Before you believe in a difference, [tune](../tuning.md) both methods alike, take more
+# seeds, and look at the intervals. The idea of this page is an old one: see [`fedprox`](../methods/fedprox.md).
 #
-# In a file of its own the class is a [plug-in](../extending.md#a-plug-in), known to all commands and to
-# nodes on other machines. [Extending](../extending.md) shows models that clients keep, servers that make something for each client, and whole
-# families.
+# In a file of its own the class is a [plug-in](../extending.md#a-plug-in), known to all commands and to nodes on other
+# machines. [Extending](../extending.md) shows models that clients keep, servers that make something for each client,
+# and whole families.
