@@ -107,7 +107,7 @@ from IPython.display import Image
 Image("runs/users/regret.png")
 
 # %% [markdown]
-# One world decides nothing. Over twenty worlds and 5000 turns LinUCB for each user alone [regrets less](../results.md#meta-ban) than Meta-Ban
-# here, where rewards are linear.
+# One world decides nothing. Over twenty worlds and 5000 turns LinUCB for each user alone
+# [regrets less](../results.md#meta-ban) than Meta-Ban here, where rewards are linear.
 #
 # [Bandits](../bandits.md) has all policies, logged data, and what sites learn of each other.

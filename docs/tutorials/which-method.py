@@ -19,18 +19,17 @@
 # %% [markdown]
 # ## Read the table
 #
-# - `worse` is the percentage of clients that are worse off than by themselves.
-# - `mean ± sd` is over clients, at the best round by validation. Read `p10` and `worst` too: a good mean may hide
-#   clients that are badly served.
-# - A row is of the models that serve clients: of `local` and `ditto`, models of their own. In a row with `+
-#   fine-tuning`, each client takes ten gradient steps from its model first. `global` is the global model as it is.
-# - The references below need neither a network nor a federation. The answer says whether a method beats the best of
-#   them.
-# - The second table compares the best *validation* score with each other row on *test* rows. Where a dagger (†) marks
-#   a difference, take the simpler method. Two seeds show large differences alone; take five.
+# - `worse` is the percentage of clients that are worse off than by themselves. Read `p10` and `worst` beside
+#   `mean ± sd` (over clients): a good mean may hide clients that are badly served.
+# - A row is of the models that serve clients. With `+ fine-tuning`, each client takes ten gradient steps from its
+#   model first. `global` is the global model as it is.
+# - The references below need neither a network nor a federation; the answer says whether a method beats the best
+#   of them.
+# - The second table compares the best *validation* score with each other row on *test* rows. Where a dagger (†)
+#   marks a difference, take the simpler method. Two seeds show only large differences; take five.
 #
-# [What the figures mean](../getting-started.md#what-the-figures-mean) has the rest. In the picture a dot is a client:
-# its gain over learning by itself, and over the global model.
+# [What the figures mean](../getting-started.md#what-the-figures-mean) has the rest. In the picture a dot is a
+# client: its gain over learning by itself, and over the global model.
 
 # %% alt="Each client's gain over learning by itself, and over the global model"
 from IPython.display import Image
