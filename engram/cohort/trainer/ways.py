@@ -160,7 +160,7 @@ class Learner(NamedTuple):
     def fastest(
         self, experiment: "Experiment", shapes: Shapes, *, rows: int, size: int, keeps: bool
     ) -> tuple[str, ...]:
-        """Returns the candidates for the fastest way, for networks that ``vmap`` can run.
+        """Returns the ways that may be the fastest, for networks that ``vmap`` can run.
 
         Args:
             experiment: The settings.
