@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import warnings
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -155,14 +156,19 @@ def examples_of(name: str) -> list[str]:
     return [part.format(*methods) for line in own for part in line.split("; ")]
 
 
+@cache
+def _functions(module: str) -> list[ast.FunctionDef]:
+    path = str(find_spec(module).origin)  # type: ignore[union-attr]  # ours all have files
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    return [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+
+
 def first_line(name: str) -> str:
     """Reads the first line of a command's help from its source, since modules take long to load."""
-    path = str(find_spec(COMMANDS[name]).origin)  # type: ignore[union-attr]  # ours all have files
-    for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef):
-            decorators = [ast.dump(each) for each in node.decorator_list]
-            if node.name.strip("_") == name or any(f"value={name!r}" in d for d in decorators):
-                return str(ast.get_docstring(node)).partition("\n")[0]
+    for node in _functions(COMMANDS[name]):
+        decorators = [ast.dump(each) for each in node.decorator_list]
+        if node.name.strip("_") == name or any(f"value={name!r}" in d for d in decorators):
+            return str(ast.get_docstring(node)).partition("\n")[0]
     raise LookupError(name)
 
 

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from engram.core.checks import Fault, brief, must, require
 from engram.networks.optimizers import BUILT_IN_OPTIMIZERS, OPTIMIZERS, by_pattern
 from engram.settings.errors import one_line
+from engram.settings.settings_files import BY_PATTERN
 
 _Check = Callable[[str], str]
 Scalar = bool | int | float | str
@@ -57,9 +58,6 @@ Int = Annotated[int, BeforeValidator(no_bool), Field(le=_MOST)]
 of its own below this one."""
 Whole = Annotated[Int, Field(ge=0)]
 Count = Annotated[Int, Field(ge=1)]
-
-BY_PATTERN: Final = ("eta", "weight-decay")
-"""Settings that may be tables of patterns of parameters, which settings called ``-by`` hold."""
 
 
 def _patterns(text: str) -> str:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from engram.core.checks import must
 from engram.settings.errors import Refused, one_line
-from engram.settings.fields import BY_PATTERN
 from engram.settings.files import parse_json, parse_toml, read_file
 
 RUN_KEYS: Final = (
@@ -15,6 +14,9 @@ RUN_KEYS: Final = (
     *("device", "out", "resume"),
 )
 """Settings that ``flwr run --run-config`` takes by themselves; ``engram`` has all others."""
+
+BY_PATTERN: Final = ("eta", "weight-decay")
+"""Settings that may be tables of patterns of parameters, which settings called ``-by`` hold."""
 
 _LARGEST: Final = 2**20  # bytes of a file of settings
 
