@@ -27,6 +27,7 @@ from engram.data.schema.encoding import encode, filled, read_cells
 from engram.data.schema.fitting import fit
 from engram.data.tables.raw_tables import framed, labels_of
 from engram.data.texts import read_texts
+from engram.data.time_cells import TimeCells
 from engram.networks.base import Inputs
 from engram.scoring.tasks import TASKS
 from engram.settings.data import DataSettings
@@ -208,7 +209,8 @@ def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
         y = labels_of(path, column, y)
     if len(y) != found.size:
         raise DataError(f"{path}: y must have {found.size} rows, as x has, got {len(y)}")
-    own = Own(path, targets, kind.outputs, target=Column(name, values=tuple(kind.class_names)))
+    target = Column(name, values=tuple(kind.class_names))
+    own = Own(path, targets, kind.outputs, target=target, cells=TimeCells.of(e))
     labels, outputs, _ = own.labels(y, Place(path, name))
     if outputs != kind.outputs:
         raise DataError(f"{path}: y must have {kind.outputs} values a row, got {outputs}")

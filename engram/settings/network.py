@@ -13,7 +13,8 @@ from engram.guards.facts import ALWAYS, Fact
 from engram.networks.optimizers import OPTIMIZERS
 from engram.scoring.metrics import METRICS, Metric, named
 from engram.scoring.score_columns import VALIDATION, Column, columns_of
-from engram.scoring.tasks import TASKS, task_of
+from engram.scoring.survival_losses import COX, PAIRED
+from engram.scoring.tasks import SURVIVAL, TASKS, task_of
 from engram.settings.base import METHODS, Method, SharedSettings, check_name, check_setting
 from engram.settings.base import method as registered
 from engram.settings.conflicts import unfit
@@ -139,6 +140,7 @@ class NetworkMethod(Method):
         yield from unfit(shared, self)
         yield from _impossible_text(shared)
         yield from _metrics_that_do_not_fit(shared)
+        yield from _impossible_survival(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:
         if self.tasks and shared.task not in self.tasks:
@@ -287,6 +289,23 @@ def _impossible_text(shared: SharedSettings) -> Iterator[Fault]:
             "without noise"
         )
         yield clash(f"columns.{text.name}.tokenizer", text.tokenizer, expected, "privacy", "schema")
+
+
+def _impossible_survival(shared: SharedSettings) -> Iterator[Fault]:
+    task, horizon, loss = shared.task, shared.horizon, shared.loss
+    if task != SURVIVAL.name:
+        if horizon:
+            yield clash("horizon", horizon, f"0 for task {task}", "task")
+        if loss in PAIRED:
+            yield clash("loss", loss, f"another for task {task}", "task")
+    elif loss == COX and horizon:
+        yield clash("horizon", horizon, f"0 where loss is {COX}, which has no curves", "loss")
+    elif loss in ("", *PAIRED) and loss != COX and not horizon:
+        expected = f"above 0, the time up to which hazards are predicted, unless loss is {COX}"
+        yield clash("horizon", horizon, expected, "loss")
+    elif "integrated-brier" in shared.metrics.split(",") and not horizon:
+        expected = "c-index, or one of your own, where horizon is 0"
+        yield clash("metrics", shared.metrics, expected, "horizon")
 
 
 def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:
