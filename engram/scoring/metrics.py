@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Targets = Literal["classes", "values", "labels", "tokens", "times"]
-"""Type of a row's targets: a class, numbers, zeros and ones, a class for each position, or a time and
-whether it is that of an event."""
+"""Type of a row's targets: a class, numbers, zeros and ones, a class for each position, or a time
+and whether it is that of an event."""
 
 Better = Literal["higher", "lower"]
 Score = Callable[..., "Tensor | float"]

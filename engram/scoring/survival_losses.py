@@ -21,6 +21,12 @@ def log_survival(outputs: "Tensor") -> "Tensor":
     return -_softplus(outputs).cumsum(-1)
 
 
+def hazard_logits(log_alive: "Tensor") -> "Tensor":
+    """Returns the outputs (..., K) of log probabilities to be alive, the inverse of the former."""
+    first = log_alive.new_ones(log_alive.shape[-1]).cumsum(0) == 1
+    return (log_alive.roll(1, -1).masked_fill(first, 0.0) - log_alive).expm1().log()
+
+
 def discrete_time(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Negative log-likelihood of each row, (k,) (Gensheimer and Narasimhan 2019).
 
