@@ -51,6 +51,7 @@ class Table(NamedTuple):
         inputs: These columns, as ``read_cells`` returns them; likewise.
         classes: What 0 and 1 of the target are called, where it is text.
         tested: As ``PART``, where there are test rows of sites' own.
+        beside: Of survival, further fields of ``Rows``.
     """
 
     x: npt.NDArray[np.float64]
@@ -61,6 +62,7 @@ class Table(NamedTuple):
     inputs: Any = None
     classes: tuple[str, ...] = ()
     tested: _Array | None = None
+    beside: Mapping[str, _Array] = MappingProxyType({})
 
     @property
     def labels(self) -> _Array:
@@ -179,12 +181,13 @@ def _dealt(
     if e.missing == "median":
         x, _, each = encode_learned(table.schema, e.source.path, table.inputs, codes, ~held)
         fills = {client: [values[k] for values in each] for k, client in enumerate(clients)}
+    every = Rows(x, table.y, **table.beside)
     train: list[Rows | None] = [None] * e.num_clients
     test: list[Rows | None] = [None] * e.num_clients
     for client, rows in zip(clients, own, strict=True):
         learned, tested = rows[~held[rows]], rows[held[rows]]
-        train[client] = Rows(x[learned], table.y[learned])
-        test[client] = Rows(x[tested], table.y[tested]) if len(tested) else None
+        train[client] = every.take(learned)
+        test[client] = every.take(tested) if len(tested) else None
     unscored = [client for client in clients if test[client] is None]
     if e.hides_rows and unscored:  # by chance
         _log.warning("clients %s have no test rows to be scored on", few(unscored, names))
@@ -242,7 +245,8 @@ def read_table(
     y, classes = target_of(path, table["y"], known, family, alone=columns.alone)
     schema = replace(schema, missing="refuse" if refuses else "median")
     tested = table.get(PART, arrays.get(PART))
-    return Table(x, y, task, list(schema.inputs), schema, cells, classes, tested)
+    beside = {name: table[name] for name in ("event", "entry", "weights") if name in table}
+    return Table(x, y, task, list(schema.inputs), schema, cells, classes, tested, beside)
 
 
 def family_of(experiment: Experiment) -> FamilyName:

@@ -88,7 +88,8 @@ class Ascent(NamedTuple):
 
     def estimate(self) -> CoxEstimate:
         """The result, after the last exchange."""
-        assert self.sums is not None and self.first is not None
+        assert self.sums is not None  # for mypy: of the last exchange
+        assert self.first is not None  # for mypy: likewise
         _, _, information, events, _ = self.sums
         ends = self.sums.loglik, events, self.first.loglik, self.exchanges
         return CoxEstimate(self.coef, information, *ends)
@@ -107,22 +108,17 @@ def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool =
         NoMaximum: There is no event, columns are dependent, or the likelihood rises without end.
     """
     count = state.exchanges + 1
-    first = state.first
-    if first is None:
+    if state.first is None:
         _check_determined(sums, names)
     sums = penalize(sums) if penalized else sums
-    first = sums if first is None else first
-    if state.sums is not None and not sums.loglik >= state.sums.loglik - _SLACK * (
-        1 + abs(state.sums.loglik)
-    ):
-        step = state.step / 2
-        if count >= _MOST:
-            raise _endless(step, state.first or sums, names, penalized)
-        return state._replace(coef=state.best + step, step=step, first=first, exchanges=count)
-    step = _step(sums)
-    still = float(sums.score @ step) <= _STILL
+    first = sums if state.first is None else state.first
+    fell = state.sums is not None and not sums.loglik >= _nearly(state.sums.loglik)
+    step = state.step / 2 if fell else _step(sums)
+    still = not fell and float(sums.score @ step) <= _STILL
     if count >= _MOST or (still and _moving(step, first).any()):
         raise _endless(step, first, names, penalized)
+    if fell:
+        return state._replace(coef=state.best + step, step=step, exchanges=count)
     coef = state.coef if still else state.coef + step
     return Ascent(coef, still, state.coef, sums, first, step, count)
 
@@ -153,6 +149,10 @@ def fit(
         sums = total([likelihood_sums(one, state.coef, third=penalized) for one in sets])
         state = ascend(state, sums, names, penalized=penalized)
     return state.estimate()
+
+
+def _nearly(loglik: float) -> float:
+    return loglik - _SLACK * (1 + abs(loglik))
 
 
 def _step(sums: Sums) -> Array:
