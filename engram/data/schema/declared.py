@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Self
 from engram.core.checks import clash
 from engram.data.schema.columns import INPUTS, Column, Role, Schema
 from engram.data.schema.written import key, read_schema
-from engram.scoring.tasks import CLASSIFICATION, TASKS
+from engram.scoring.tasks import CLASSIFICATION, SURVIVAL, TASKS
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError, few_names
 
@@ -130,7 +130,12 @@ def _check_alone(written: Schema, text: str, roles: Collection[str]) -> None:
 
 
 def _predicts_times(settings: DataSettings) -> bool | None:
-    """Whether the method predicts times of events; None where settings are of no method."""
+    """Whether the method predicts times of events; None where settings do not say.
+
+    Networks may be given times and events beside their inputs, without columns.
+    """
+    if getattr(settings, "task", "") == SURVIVAL.name:
+        return settings.source.has_columns or None
     own = getattr(settings, "own", None)
     return None if own is None else bool(own.survival)
 
@@ -145,12 +150,12 @@ def _check_survival(schema: Schema, target: str, *, survival: bool, predicted: b
     if not survival and target == schema.of_role("event"):
         raise DataError(
             f"{target} is an event (columns.{target}.role), which no method predicts: choose "
-            "another target-column, or give it the role target; cox predicts times of events"
+            "another target-column, or give it the role target; cox and task=survival predict times"
         )
     if survival and predicted is False:
         raise DataError(
-            f"{target} is a time of events (columns.{target}.role), which the method cox predicts: "
-            "choose it, or another target-column"
+            f"{target} is a time of events (columns.{target}.role), which the method cox and "
+            "task=survival predict: choose one, or another target-column"
         )
     if predicted and schema.of_role("time") and not survival:
         wanted = f"{schema.of_role('time')}, as the schema has the role time"
