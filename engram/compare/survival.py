@@ -23,9 +23,8 @@ def kaplan_meier(y: Array, cells: int) -> Array:
     """Returns the outputs (K,) of the curve of rows with times and events y, (n, 2)."""
     if cells == 1:
         return np.zeros(1)
-    steps, at, at_risk = _deaths(y, np.ones(len(y)))
-    with np.errstate(divide="ignore"):  # where all have died
-        alive = np.cumsum(np.log1p(-steps / at_risk))
+    deaths, at, at_risk = _deaths(y, np.ones(len(y)))
+    alive = np.cumsum(np.log1p(-np.minimum(deaths / at_risk, 1 - _LEAST)))
     hazards = -np.expm1(_of_cells(at, alive, cells))
     return np.asarray(_logits(np.clip(hazards, _LEAST, 1 - _LEAST)))
 
@@ -72,9 +71,9 @@ def _deaths(y: Array, weights: Array) -> tuple[Array, Array, Array]:
 
 
 def _of_cells(at: Array, sums: Array, cells: int) -> Array:
-    """Returns by how much sums at some times rise in each cell, (K,)."""
-    ends = np.searchsorted(at, np.arange(cells + 1), side="right")
-    return np.diff(np.append(0.0, sums)[ends])
+    """Returns by how much sums at some times rise in each cell, (K,); the first has the time 0."""
+    ends = np.searchsorted(at, np.arange(1, cells + 1), side="right")
+    return np.diff(np.append(0.0, sums)[ends], prepend=0.0)
 
 
 def _logits(hazards: Array) -> Array:

@@ -341,9 +341,10 @@ def r2(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 @metric(low=0, high=1, targets=("times",))
 def c_index(outputs: "Tensor", targets: "Tensor") -> float:
     """Share of pairs of rows of which the one with the higher risk has its event first."""
-    # Of hazards in cells, the risk is the mean time up to the last, from high to low.
+    # Of hazards in cells, the risk is the mean time up to the last, from high to low; in float32,
+    # in which the same curve of several rows is the same.
     z = outputs.double()
-    risk = z.flatten() if z.shape[-1] == 1 else -log_survival(z).exp().sum(-1)
+    risk = z.flatten() if z.shape[-1] == 1 else -log_survival(z).exp().sum(-1).float()
     time, event = targets.double().cpu().numpy().T
     return scoring.Concordance.count(time, event > 0, risk.cpu().numpy()).index
 
