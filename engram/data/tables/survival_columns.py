@@ -2,45 +2,55 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.data.schema.cells import check_columns, check_there
-from engram.data.schema.columns import Column, Schema
+from engram.data.schema.columns import Column, Role, Schema
 from engram.data.schema.fitting import fit
 from engram.data.schema.typed import typed
 from engram.data.schema.written import key
 from engram.settings.errors import DataError
 
-_FIELDS = {"event": "event", "entry": "entry", "weight": "weights"}
+BESIDE: Final = "beside"
+"""The key of these columns beside ``x`` and ``y``."""
 
 
-def survival_columns(path: Path, frame: Any, schema: Schema) -> dict[str, npt.NDArray[Any]]:
-    """Returns ``event``, and ``entry`` and ``weights`` where columns have these roles, (n,) each.
+class Survival(NamedTuple):
+    """Columns of n rows, in the order of ``engram.tables.site.Rows``; None without one."""
+
+    weights: npt.NDArray[np.float64] | None
+    event: npt.NDArray[np.bool_]
+    entry: npt.NDArray[np.float64] | None
+
+
+def survival_columns(path: Path, frame: Any, schema: Schema) -> Survival:
+    """Reads the columns of the roles event, weight and entry.
 
     Raises:
         DataError: There is no such column, a cell is missing, or none that its role allows.
     """
-    names = {field: schema.of_role(role) for role, field in _FIELDS.items()}  # type: ignore[arg-type]
-    found = dict[str, npt.NDArray[Any]]()
-    for field, name in names.items():
-        if not name:
-            continue
-        check_columns(path, [name], frame.columns)
-        column = schema.column(name)
-        column = _event(path, column, frame) if field == "event" else replace(column, kind="number")
-        try:
-            cells = typed(column, frame[name])
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
-        check_there(path, {name: cells})
-        numbers = cells.to_numpy(dtype=np.float64)
-        if field == "event" and not np.isin(numbers, (0, 1)).all():
-            raise _ambiguous(path, column)
-        found[field] = numbers > 0 if field == "event" else numbers
-    return found
+    roles: tuple[Role, ...] = ("weight", "event", "entry")
+    weights, event, entry = (_numbers(path, frame, schema, role) for role in roles)
+    if event is None or not np.isin(event, (0, 1)).all():
+        raise _ambiguous(path, schema.column(schema.of_role("event")))
+    return Survival(weights, event > 0, entry)
+
+
+def _numbers(path: Path, frame: Any, schema: Schema, role: Role) -> npt.NDArray[np.float64] | None:
+    if not (name := schema.of_role(role)):
+        return None
+    check_columns(path, [name], frame.columns)
+    column = schema.column(name)
+    column = _event(path, column, frame) if role == "event" else replace(column, kind="number")
+    try:
+        cells = typed(column, frame[name])
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    check_there(path, {name: cells})
+    return np.asarray(cells.to_numpy(dtype=np.float64))
 
 
 def _event(path: Path, column: Column, frame: Any) -> Column:

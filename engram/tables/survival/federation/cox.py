@@ -1,7 +1,6 @@
 """Settings of Cox's model between sites."""
 
 from collections.abc import Iterator
-from typing import Literal
 
 from pydantic import Field
 
@@ -48,10 +47,10 @@ class Cox(Method):
     }
 
     ties: Ties = Field("efron", description="how tied events count: efron or breslow")
-    penalty: Literal["none", "firth"] = Field(
-        "none",
-        description="none, or firth: with it there is a finite maximum always, also where a group "
-        "has no event; sites then send third derivatives, too",
+    firth: bool = Field(
+        False,
+        description="whether to add Firth's penalty: there is a finite maximum always, also where "
+        "a group has no event; sites then send third derivatives, too",
     )
     level: Float = Field(0.95, gt=0, lt=1, description="level of confidence intervals")
     exchanges: int = Field(
@@ -74,9 +73,9 @@ class Cox(Method):
         return self.exchanges
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Also names a single exchange with a penalty."""
+        """Also names a penalty of a single exchange, and indicators of missing values."""
         yield from super().problems(shared)
-        if self.exchanges == 1 and self.penalty != "none":
-            yield clash("penalty", self.penalty, "none with exchanges = 1", "exchanges")
+        if self.exchanges == 1 and self.firth:
+            yield clash("firth", self.firth, "false with exchanges = 1", "exchanges")
         if shared.missing == "indicator":
             yield clash("missing", shared.missing, "refuse or median for cox")

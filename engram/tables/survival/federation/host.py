@@ -1,6 +1,6 @@
 """The sites' side of Cox's model: subjects, event times and baseline hazards stay here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -12,14 +12,12 @@ from engram.client.memory import MemoryStore
 from engram.client.requests import round_of, split
 from engram.core.arrays import Array
 from engram.core.types import Params
-from engram.data.schema.columns import Kind
 from engram.data.tables.tables import TableData
 from engram.guards.noise import secret_noise
 from engram.scoring.intervals import quantile
-from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
 from engram.tables.federation.molar_messages import SHARED
-from engram.tables.federation.site_host import SiteHost, reply
+from engram.tables.federation.site_host import TableHost, reply
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
 from engram.tables.survival.concordance import concordant_pairs
@@ -28,7 +26,6 @@ from engram.tables.survival.federation.messages import read_coefficients, sums_r
 from engram.tables.survival.newton import NoMaximum, fit
 from engram.tables.survival.partial import Subjects, Sums, likelihood_sums, risk_sets
 from engram.wire.messages import Content
-from engram.wire.roster import describe_node
 
 ENOUGH: Final = 30
 """Events of a site whose estimate alone may stand for it."""
@@ -37,7 +34,7 @@ EXPOSED: Final = 5
 """Likewise, in each group of a column of two values."""
 
 
-class CoxSites(SiteHost):
+class CoxSites(TableHost):
     """Hosts clients with subjects, and keeps their baseline hazards.
 
     Nothing leaves of fewer events than ``least``, nor scores of fewer held-out events.
@@ -46,9 +43,8 @@ class CoxSites(SiteHost):
     def __init__(
         self, experiment: Experiment, data: TableData, store: MemoryStore, *, least: int = 1
     ) -> None:
-        super().__init__(experiment, store, secret_noise, covers=False)
-        self.own, self.data, self._least = experiment.of(Cox), data, least
-        self.sizes = {i: len(rows.y) for i, rows in enumerate(data.train) if rows is not None}
+        super().__init__(experiment, data, store, secret_noise, covers=False)
+        self.own, self._least = experiment.of(Cox), least
 
     def subjects(self, client: int) -> Subjects:
         """Returns a client's subjects to learn from.
@@ -56,9 +52,7 @@ class CoxSites(SiteHost):
         Raises:
             ValueError: They cannot be used; the message names no row, which stays here.
         """
-        rows = self.data.train[client]
-        if rows is None:
-            raise EngramError(f"client {self.data.names.get(client, client)} has no rows here")
+        rows = self._rows(client)
         for own in filter(None, (rows, self.data.test[client])):
             self._check(own)
         return as_subjects(rows)
@@ -96,7 +90,7 @@ class CoxSites(SiteHost):
             )
         if own.exchanges > 1:
             sets = risk_sets(subjects, own.ties)
-            return likelihood_sums(sets, coef, third=own.penalty == "firth")
+            return likelihood_sums(sets, coef, third=own.firth)
         self._check_enough(subjects)
         found = fit([subjects], own.ties, names=self.data.columns)
         score = found.information @ found.coef
@@ -125,7 +119,7 @@ class CoxSites(SiteHost):
         """
         subjects = self.subjects(client)
         try:
-            found = fit([subjects], self.own.ties, penalized=self.own.penalty == "firth")
+            found = fit([subjects], self.own.ties, penalized=self.own.firth)
             own, error = found.coef, found.standard_error
         except NoMaximum:
             own = error = np.full_like(coef, np.nan)
@@ -157,18 +151,13 @@ class CoxSites(SiteHost):
             column.name: float(figure) for column, figure in zip(COLUMNS, figures, strict=True)
         }
 
-    def describe(self, hosted: Sequence[int]) -> Content:
-        """Describes the clients' numbers of rows, and their columns."""
-        clients = {client: self.sizes[client] for client in hosted if client in self.sizes}
-        return describe_node(clients, Kind(schema=self.data.schema), self.data.names)
-
     def _trained(self, content: Content, clients: Iterable[int]) -> Content:
         dim, number = len(self.data.columns), round_of(content)
         coef = np.zeros(dim)
         if SHARED in content:
             coef, _ = shared_by(content, lambda record: read_coefficients(record, dim))
         found, failed = self._by_client(clients, lambda client: self.sums(client, coef))
-        size = sums_size(dim, third=self.own.penalty == "firth")
+        size = sums_size(dim, third=self.own.firth)
         sent: Params = sums_record([*found.values()], size)
         return reply(split(number, found, failed), sum(self.sizes[c] for c in found), sent)
 

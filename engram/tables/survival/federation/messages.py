@@ -64,10 +64,14 @@ def ascent_record(state: Ascent, half_width: Array) -> Params:
     """Serializes the state between exchanges, and half-widths of intervals, shape (d,)."""
     assert state.sums is not None  # for mypy: there was an exchange
     assert state.first is not None  # for mypy: likewise
-    numbers = np.array([float(state.done), state.exchanges])
-    each = {"sums": _packed(state.sums), "first": _packed(state.first), "numbers": numbers}
-    shared = {"coef": state.coef, "best": state.best, "step": state.step}
-    return floats_record(**shared, **each, **{"half-width": half_width})
+    told = coefficients_record(state.coef, half_width)
+    return told | floats_record(
+        best=state.best,
+        step=state.step,
+        sums=_packed(state.sums),
+        first=_packed(state.first),
+        numbers=np.array([float(state.done), state.exchanges]),
+    )
 
 
 def read_ascent(record: Params, dim: int, *, third: bool) -> Ascent:
@@ -81,12 +85,12 @@ def read_ascent(record: Params, dim: int, *, third: bool) -> Ascent:
 
 def coefficients_record(coef: Array, half_width: Array) -> Params:
     """Serializes what sites are told: coefficients, and half-widths of their intervals."""
-    return floats_record(coef=coef, **{"half-width": half_width})
+    return floats_record(coef=coef, width=half_width)
 
 
 def read_coefficients(record: Params, dim: int) -> tuple[Array, Array]:
-    """Reads ``coef`` and ``half-width``, shape (d,) each."""
-    coef, half = (read_floats(record, name, (dim,)) for name in ("coef", "half-width"))
+    """Reads coefficients and half-widths, shape (d,) each."""
+    coef, half = (read_floats(record, name, (dim,)) for name in ("coef", "width"))
     if not (np.isfinite(coef).all() and (half >= 0).all()):
         raise ValueError("coefficients or widths are NaN, negative or infinite")
     return coef, half

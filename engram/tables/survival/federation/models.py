@@ -45,20 +45,14 @@ class Curves(NamedTuple):
     table: str  # coefficients and hazard ratios with their limits, as a CSV file
 
 
-class LearnedSurvival(LearnedTables):
-    """The models of a run of Cox's model."""
-
-    def _check_data(self) -> None:
-        _ = self.tables
-
-
 def curve_times(end: float) -> Array:
     """Returns 10 to 25 round times in (0, end], shape (K,); none if there is no time."""
     if not end > 0:
         return np.zeros(0)
     tens = 10 ** np.floor(np.log10(end / _LEAST))
     step = max(tens * each for each in _STEPS if tens * each * _LEAST <= end)
-    return np.asarray(step * np.arange(1, int(end / step + 1e-9) + 1))
+    times = step * np.arange(1, int(end / step + 1e-9) + 1)
+    return np.asarray(np.minimum(times, end))  # products are rounded
 
 
 def with_curve(coef: Array, baseline: Baseline) -> tuple[Params, list[str]]:
@@ -90,7 +84,7 @@ def _table(schema: Schema, coef: Array, low: Array, high: Array, own: dict[str, 
     return linear(schema, list(schema.inputs), torch.from_numpy(np.array(coef)), each).table
 
 
-def package_of(learned: LearnedSurvival, client: int | None) -> Package:
+def package_of(learned: LearnedTables, client: int | None) -> Package:
     """Returns a client's survival curves, or the common hazard ratios, with their card.
 
     Raises:
@@ -113,7 +107,7 @@ def package_of(learned: LearnedSurvival, client: int | None) -> Package:
     return _package(learned, client, found, _evidence(learned, found, client))
 
 
-def _filled(learned: LearnedSurvival, schema: Schema, client: int) -> Schema:
+def _filled(learned: LearnedTables, schema: Schema, client: int) -> Schema:
     """A schema with a client's values for missing ones; without, where its rows are elsewhere."""
     try:
         return learned.tables.schema_of(client) if schema.missing == "median" else schema
@@ -121,7 +115,7 @@ def _filled(learned: LearnedSurvival, schema: Schema, client: int) -> Schema:
         return without_medians(schema) or schema
 
 
-def adapted_package(learned: LearnedSurvival, path: Path, name: str) -> Package:
+def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
     """Returns the curves of a client that never took part, by its own rows, with their card.
 
     The coefficients are the common ones, and the baseline hazard is that of its rows.
@@ -134,7 +128,7 @@ def adapted_package(learned: LearnedSurvival, path: Path, name: str) -> Package:
     time = typed(declared.schema.column(declared.target), frame[declared.target]).to_numpy()
     schema = rows.schema or Schema(())
     beside = survival_columns(path, frame, declared.schema)
-    table = Rows(np.asarray(rows.x, dtype=np.float64), time, **beside)
+    table = Rows(np.asarray(rows.x, dtype=np.float64), time, *beside)
     store = RamStore()
     site = CoxSites(e, TableData([table], [None], schema), store)
     coef, half = read_coefficients(learned.checkpoint.model, len(schema.inputs))
@@ -147,7 +141,7 @@ def adapted_package(learned: LearnedSurvival, path: Path, name: str) -> Package:
 
 
 def _package(
-    learned: LearnedSurvival, client: int | str | None, found: Curves, evidence: Evidence
+    learned: LearnedTables, client: int | str | None, found: Curves, evidence: Evidence
 ) -> Package:
     origin, kind = learned.origin(client), Kind(schema=found.schema)
     about = "values", found.outputs, origin.client, origin.source
@@ -162,7 +156,7 @@ def _notes(outputs: Sequence[str]) -> list[str]:
     return ["Its outputs are the probabilities of no event until each time, in the data's unit."]
 
 
-def _evidence(learned: LearnedSurvival, found: Curves, client: int | None) -> Evidence:
+def _evidence(learned: LearnedTables, found: Curves, client: int | None) -> Evidence:
     clients = learned.results.get("clients", {})
     scores: dict[str, list[ScoreEstimate]] = {}
     if client is not None and client in clients.get("ids", ()):
@@ -178,4 +172,4 @@ def _evidence(learned: LearnedSurvival, found: Curves, client: int | None) -> Ev
     return Evidence.of_table(scores, x, found.schema, [])
 
 
-MODELS.register(Cox.plug_in)(Models(LearnedSurvival, package_of, adapted_package))
+MODELS.register(Cox.plug_in)(Models(LearnedTables, package_of, adapted_package))

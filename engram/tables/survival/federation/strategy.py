@@ -8,13 +8,14 @@ import numpy as np
 
 from engram.core.arrays import Array
 from engram.core.types import Params
-from engram.scoring.evaluation import Evaluation, Scored, read_scores
+from engram.scoring.evaluation import Evaluation
 from engram.scoring.intervals import quantile
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Nodes, Row, strategies
-from engram.strategies.site_strategy import SiteStrategy, read_split, sites_in_words
+from engram.strategies.site_strategy import read_split, sites_in_words
 from engram.tables.federation.molar_messages import SHARED, SITES
+from engram.tables.federation.scored_sites import ScoredSites
 from engram.tables.survival.federation.cox import COLUMNS, Cox
 from engram.tables.survival.federation.messages import (
     ascent_record,
@@ -28,13 +29,13 @@ from engram.tables.survival.newton import Ascent, CoxEstimate, NoMaximum, ascend
 from engram.tables.survival.partial import Sums, total
 from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import CLIENTS, arrays_of
+from engram.wire.wire import arrays_of
 
 _log = getLogger("flwr.engram")
 
 
 @strategies(Cox.plug_in)
-class CoxExchange(SiteStrategy):
+class CoxExchange(ScoredSites):
     """Cox's model between sites, whose subjects stay where they are.
 
     A round asks every site for its sums at the coefficients so far, and takes one of Newton's steps
@@ -43,30 +44,19 @@ class CoxExchange(SiteStrategy):
 
     Attributes:
         found: The last round's usable sums, by client.
-        scored: The evaluation, or None.
     """
 
-    scored_from = 1
+    columns = COLUMNS
 
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
         super().__init__(experiment, roster)
         self._own = experiment.of(Cox)
         self._ascent, self._before = Ascent.begin(self._dim), frozenset[int]()
         self.found: dict[int, Sums] = {}
-        self.scored: Evaluation | None = None
 
     @property
     def _dim(self) -> int:
         return len(self.sites.columns)
-
-    @property
-    def _penalized(self) -> bool:
-        return self._own.penalty == "firth"
-
-    def init(self) -> Params:
-        """Returns no arrays: nothing is shared before the first exchange."""
-        self.state = {}
-        return {}
 
     def configure_train(
         self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
@@ -75,7 +65,7 @@ class CoxExchange(SiteStrategy):
         shared: dict[str, Params] = {}
         self.scored = None
         if server_round > 1:
-            self._ascent = read_ascent(arrays, self._dim, third=self._penalized)
+            self._ascent = read_ascent(arrays, self._dim, third=self._own.firth)
             shared = {SHARED: self._told(arrays)}
         return self.questions(TRAIN, server_round, config, grid, lambda _: shared)
 
@@ -100,9 +90,9 @@ class CoxExchange(SiteStrategy):
             state = state._replace(sums=None)
         self._before = frozenset(self.found)
         try:
-            state = ascend(state, sums, [*self.sites.columns], penalized=self._penalized)
+            state = ascend(state, sums, [*self.sites.columns], penalized=self._own.firth)
         except NoMaximum as error:
-            raise RunStopped(f"{error} (penalty=firth sets it)") from error
+            raise RunStopped(f"{error} (cox.firth=true)") from error
         state = state._replace(done=state.done or self._own.exchanges == 1)
         self._ascent = state
         row = {"sites": len(self.found), "left-out": len(self.left_out)}
@@ -115,7 +105,7 @@ class CoxExchange(SiteStrategy):
     def _read(self, content: Content, clients: list[int]) -> None:
         ids, failed, _ = read_split(content, clients)
         given = arrays_of(content, SITES), len(ids), self._dim
-        for client, sent in zip(ids, read_sums(*given, third=self._penalized), strict=True):
+        for client, sent in zip(ids, read_sums(*given, third=self._own.firth), strict=True):
             if why := impossible_sums(sent, self.sites.rows[client]):
                 failed[client] = why
             else:
@@ -135,29 +125,6 @@ class CoxExchange(SiteStrategy):
         among = None if self.over or server_round >= self._own.exchanges else ()
         return self.questions(EVALUATE, server_round, config, grid, lambda _: shared, among)
 
-    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
-        """Collects the sites' scores in ``scored``; returns ``clients``, their number."""
-        scored: Scored = {}
-        unscored: dict[int, str] = {}
-
-        def read(content: Content, clients: list[int]) -> None:
-            ids, failed, _ = read_split(content, clients)
-            scored.update(read_scores(content[CLIENTS], ids, COLUMNS, "rows", least=0))
-            unscored.update(failed)
-
-        unscored |= self.gather(server_round, replies, read)
-        for client, reason in sorted(unscored.items()):
-            _log.warning("client %s lacks scores: %s", self.called(client), reason)
-        if not scored:
-            return {}
-        self.scored = Evaluation.of(scored)
-        return {"clients": len(scored)}
-
-    @property
-    def evaluated(self) -> bool:
-        """Whether any site has its baseline hazard."""
-        return self.scored is not None
-
     def scores(self) -> Row:
         """Returns the concordance over sites: the share of the pairs of all."""
         return {} if self.scored is None else _concordances(self.scored)
@@ -166,7 +133,7 @@ class CoxExchange(SiteStrategy):
         """Returns the shared coefficients, the sites left out and why, and each site's scores."""
         if self.scored is None:
             raise RunStopped("no site has replied to the shared coefficients: see the warnings")
-        state = read_ascent(arrays, self._dim, third=self._penalized)
+        state = read_ascent(arrays, self._dim, third=self._own.firth)
         coef, half = read_coefficients(arrays, self._dim)
         found = state.estimate()
         return {
