@@ -206,7 +206,7 @@ class Own(NamedTuple):
         tested, cut = arrays.get(PART), arrays.get(CUT, 0)
         task, names = self._task(arrays, arrays["y"])
         place = Place(self.path, "y", task, names, cut)
-        y, outputs, called = self.labels(self.with_events(arrays), place, arrays.get(CLASSES))
+        y, outputs, called = self.labels(arrays["y"], place, arrays.get(CLASSES))
         classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
         test = split(y if classes else np.zeros(len(y)), task, tested=tested)
         if is_frame(x):  # of a table
@@ -231,20 +231,6 @@ class Own(NamedTuple):
             numbers=(first, rest - cut),
             validated=validated if validated.any() else None,
         )
-
-    def with_events(self, arrays: Mapping[str, Any]) -> _Array:
-        """Returns targets ``y``, of times beside their column ``event``, if there is one.
-
-        Raises:
-            DataError: Rows have late entries or weights, which no loss of networks counts.
-        """
-        if self.targets != "times" or "event" not in arrays:
-            return np.asarray(arrays["y"])
-        for role in ("entry", "weights"):
-            if role in arrays:
-                advice = 'write kind = "ignored" for its column, or choose the method cox'
-                raise DataError(f"{self.path}: networks take no role {role}: {advice}")
-        return np.column_stack([arrays["y"], arrays["event"]])
 
     def inputs(self, arrays: Mapping[str, Any]) -> Any:
         """Returns the inputs alone, as ``arrays`` has them.
@@ -285,7 +271,7 @@ class Own(NamedTuple):
         if self.targets == "tokens":
             return *_tokens(self.path, y, self.num_classes), ()
         if self.targets == "times":
-            return self.cells.targets(place, y), self.cells.count, self.cells.names
+            return self.cells.targets(place, y), self.cells.size, self.cells.names
         wanted, axes = "numbers, one or more", 1
         if self.targets == "labels":
             wanted, axes = "zeros and ones, several", 2

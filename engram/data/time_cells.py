@@ -14,11 +14,11 @@ class TimeCells(NamedTuple):
 
     Attributes:
         horizon: The end of the last one; 0: there are none, and times stay as they are.
-        count: How many there are; 1 without a horizon.
+        size: How many there are; 1 without a horizon.
     """
 
     horizon: float = 0.0
-    count: int = 1
+    size: int = 1
 
     @classmethod
     def of(cls, settings: ModelSettings) -> Self:
@@ -28,7 +28,7 @@ class TimeCells(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """The ends of the cells, as words."""
-        ends = np.arange(1, self.count + 1) * (self.horizon / self.count)
+        ends = np.arange(1, self.size + 1) * (self.horizon / self.size)
         return tuple(f"{end:g}" for end in ends) if self.horizon else ()
 
     def targets(self, place: Place, y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -49,5 +49,5 @@ class TimeCells(NamedTuple):
             raise place.fault("1 for an event or 0 for none", place.first(event, strange))
         if self.horizon:
             event = event * (time <= self.horizon)
-            time = np.minimum(time / self.horizon, 1.0) * self.count
+            time = np.minimum(time / self.horizon, 1.0) * self.size
         return np.column_stack([time, event]).astype(np.float32)

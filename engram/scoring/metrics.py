@@ -346,7 +346,7 @@ def c_index(outputs: "Tensor", targets: "Tensor") -> float:
     z = outputs.double()
     risk = z.flatten() if z.shape[-1] == 1 else -log_survival(z).exp().sum(-1).float()
     time, event = targets.double().cpu().numpy().T
-    return scoring.Concordance.count(time, event > 0, risk.cpu().numpy()).index
+    return scoring.Concordance.of(time, event > 0, risk.cpu().numpy()).share
 
 
 @metric(low=0, better="lower", most=1.0, targets=("times",))
@@ -362,5 +362,7 @@ def integrated_brier(outputs: "Tensor", targets: "Tensor") -> float:
     predicted = survival.cpu().numpy(), times.cpu().numpy()
     return scoring.BrierSums.of(time, event > 0, *predicted).integrated
 
+
+INTEGRATED_BRIER: Final = name_of(integrated_brier)
 
 BUILT_IN.update(METRICS)

@@ -42,6 +42,11 @@ def discrete_time(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     return (signs.abs() * _softplus(-signs * outputs)).sum(-1)
 
 
+def _check(targets: "Tensor") -> None:
+    right = targets.shape[1:] == (2,)
+    require(right, "targets", tuple(targets.shape), "times and events, as of task survival")
+
+
 def _softplus(z: "Tensor") -> "Tensor":
     found: Tensor = z.logaddexp(z.new_zeros(()))
     return found
@@ -52,6 +57,7 @@ def cox(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 
     Those at risk are rows of the batch; ties are Breslow's. It is 0 without an event.
     """
+    _check(targets)
     require(outputs.numel() == len(targets), "outputs", tuple(outputs.shape), "one for each row")
     order = targets[:, 0].argsort(descending=True)
     time, event, risk = targets[order, 0], targets[order, 1], outputs.flatten()[order]
@@ -72,6 +78,7 @@ def deephit(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     first's cell, as a mean over all pairs of rows. Probabilities are those of hazards, which may be
     any, where the paper has a softmax over cells: so outputs mean the same under every loss.
     """
+    _check(targets)
     time, event = targets[:, 0], targets[:, 1] > 0
     cell = (time.ceil() - 1).clamp(0, outputs.shape[-1] - 1).long()
     died = 1 - log_survival(outputs).exp()

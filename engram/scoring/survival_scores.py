@@ -26,7 +26,7 @@ class Concordance(NamedTuple):
     tied: int
 
     @classmethod
-    def count(cls, time: Array, event: Bools, risk: Array) -> Self:
+    def of(cls, time: Array, event: Bools, risk: Array) -> Self:
         """Counts the pairs within a site, of times, events and risks (n,)."""
         order = np.lexsort((~event, time))
         time, event, risk = time[order], event[order], risk[order]
@@ -45,7 +45,7 @@ class Concordance(NamedTuple):
         return cls(*map(sum, zip(*parts, strict=True)))
 
     @property
-    def index(self) -> float:
+    def share(self) -> float:
         """The share of concordant pairs; NaN without any pair."""
         pairs = sum(self)
         return (self.concordant + self.tied / 2) / pairs if pairs else np.nan

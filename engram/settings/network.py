@@ -11,7 +11,7 @@ from pydantic import Field, create_model
 from engram.core.checks import Fault, clash, must, require
 from engram.guards.facts import ALWAYS, Fact
 from engram.networks.optimizers import OPTIMIZERS
-from engram.scoring.metrics import METRICS, Metric, named
+from engram.scoring.metrics import INTEGRATED_BRIER, METRICS, Metric, named
 from engram.scoring.score_columns import VALIDATION, Column, columns_of
 from engram.scoring.survival_losses import COX, PAIRED
 from engram.scoring.tasks import SURVIVAL, TASKS, task_of
@@ -292,29 +292,25 @@ def _impossible_text(shared: SharedSettings) -> Iterator[Fault]:
 
 
 def _impossible_survival(shared: SharedSettings) -> Iterator[Fault]:
-    task, horizon, loss = shared.task, shared.horizon, shared.loss
-    if task != SURVIVAL.name:
-        if horizon:
-            yield clash("horizon", horizon, f"0 for task {task}", "task")
-        if loss in PAIRED:
-            yield clash("loss", loss, f"another for task {task}", "task")
-    elif loss == COX and horizon:
-        yield clash("horizon", horizon, f"0 where loss is {COX}, which has no curves", "loss")
-    elif loss in ("", *PAIRED) and loss != COX and not horizon:
-        expected = f"above 0, the time up to which hazards are predicted, unless loss is {COX}"
-        yield clash("horizon", horizon, expected, "loss")
-    elif "integrated-brier" in shared.metrics.split(",") and not horizon:
-        expected = "c-index, or one of your own, where horizon is 0"
-        yield clash("metrics", shared.metrics, expected, "horizon")
+    loss, hazards = shared.loss, shared.task == SURVIVAL.name and shared.loss != COX
+    own = hazards and loss not in ("", *PAIRED)  # a user's may take times as they are
+    if bool(shared.horizon) != hazards and not own:
+        wanted = "above 0, the time up to which hazards are predicted," if hazards else "0"
+        expected = (
+            f"{wanted} for task {shared.task} {'with' if loss == COX else 'without'} loss {COX}"
+        )
+        yield clash("horizon", shared.horizon, expected, "task", "loss")
 
 
 def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:
     kind = TASKS[shared.task].targets
     fit = [name for name, metric in METRICS.items() if kind in (metric.targets or (kind,))]
+    if not shared.horizon:  # without which there are no curves
+        fit = [name for name in fit if name != INTEGRATED_BRIER]
     unfit = [name for name in shared.metrics.split(",") if name and name not in fit]
     if unfit:
         expected = f"some of {', '.join(fit)} for task {shared.task}"
-        yield clash("metrics", ",".join(unfit), expected, "task")
+        yield clash("metrics", ",".join(unfit), expected, "task", "horizon")
 
 
 for _entry in json.loads(files("engram").joinpath("methods/index.json").read_bytes()).values():

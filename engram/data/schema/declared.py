@@ -33,6 +33,7 @@ class Declared(NamedTuple):
         text: The column of texts, if that is the input.
         survival: Whether the target is the time of an event, which columns of the roles ``event``,
             ``entry`` and ``weight`` belong to.
+        paired: Whether targets are such times with their events, as networks take them.
     """
 
     schema: Schema
@@ -42,6 +43,7 @@ class Declared(NamedTuple):
     drop: tuple[str, ...] = ()
     text: Column | None = None
     survival: bool = False
+    paired: bool = False
 
     @property
     def target(self) -> str:
@@ -116,7 +118,8 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
         raise DataError(clash("missing", s.missing, wanted, "schema"))
     task: str = getattr(s, "task", CLASSIFICATION.name)
     is_known = alone or bool(s.num_classes) or task != CLASSIFICATION.name
-    found = Declared(schema, alone, s.strict, is_known, drop, text, survival)
+    paired = task == SURVIVAL.name
+    found = Declared(schema, alone, s.strict, is_known, drop, text, survival, paired)
     return found if TASKS[task].targets == "classes" else found.with_numbers()
 
 

@@ -101,6 +101,7 @@ def of_frame(
         faults = [Fault((), str(each), (each.column,)) for each in asked]
         raise DataError(faults[0]._replace(text=f"{path}: {faults[0].text}"), *faults[1:])
     column = fitted.schema.column(target)
+    found: dict[str, Any]
     found = {"y": labels_of(path, column, frame[target]) if y is None else y}
     written = declared.schema.column(target).values
     known = y is None and (frame[target].dtype == "category" or written)
@@ -110,7 +111,9 @@ def of_frame(
         found[PART] = part
     found |= {} if task is None else {"task": task}
     if declared.survival:
-        found[BESIDE] = survival_columns(path, frame, declared.schema)
+        beside = survival_columns(path, frame, declared.schema)
+        paired = declared.paired
+        found |= {"y": beside.targets(path, found["y"])} if paired else {BESIDE: beside}
     schema = _of_inputs(path, names, fitted.schema, declared)
     if declared.text:
         return {**found, "x": read_texts(path, frame, declared)}

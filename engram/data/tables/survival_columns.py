@@ -25,6 +25,18 @@ class Survival(NamedTuple):
     event: npt.NDArray[np.bool_]
     entry: npt.NDArray[np.float64] | None
 
+    def targets(self, path: Path, times: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Returns targets of networks: times, with 1 for an event and 0 for none, shape (n, 2).
+
+        Raises:
+            DataError: Rows enter late or have weights, which no loss of networks counts.
+        """
+        for role, column in (("weight", self.weights), ("entry", self.entry)):
+            if column is not None:
+                advice = 'write kind = "ignored" for its column, or choose the method cox'
+                raise DataError(f"{path}: networks have no use for the role {role}: {advice}")
+        return np.column_stack([times, self.event]).astype(np.float64)
+
 
 def survival_columns(path: Path, frame: Any, schema: Schema) -> Survival:
     """Reads the columns of the roles event, weight and entry.

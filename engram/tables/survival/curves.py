@@ -85,7 +85,7 @@ def kaplan_meier(table: EventTable) -> SurvivalCurve:
     """Estimates survival from an event table, of a site's or of several sites' sums."""
     d, n = table.deaths, table.at_risk
     with np.errstate(divide="ignore", invalid="ignore"):
-        survival = np.cumprod(np.where(d > 0, 1 - d / n, 1.0))
+        survival = np.cumprod(np.where(d > 0, 1 - d / n, 1.0), dtype=np.float64)
         greenwood = np.cumsum(np.where(d > 0, d / (n * (n - d)), 0.0))
     return SurvivalCurve(table.ends, survival, greenwood)
 

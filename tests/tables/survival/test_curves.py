@@ -138,14 +138,14 @@ def test_a_cell_does_not_end_where_no_site_has_a_row():
 
 def test_concordance_is_that_of_r_and_is_added_over_sites():
     time, event = R["days"], R["died"] == 1
-    equal(Concordance.count(time, event, R["risk"]), "pairs")
+    equal(Concordance.of(time, event, R["risk"]), "pairs")
     parts = [
-        Concordance.count(time[some], event[some], -R["karno"][some])
+        Concordance.of(time[some], event[some], -R["karno"][some])
         for some in (R["cell"] == k for k in (1, 2, 3, 4))
     ]
     assert all(sum(part) for part in parts)
     equal(Concordance.total(parts), "strata")
-    assert np.isnan(Concordance.count(time[:3], event[:3] & False, R["risk"][:3]).index)
+    assert np.isnan(Concordance.of(time[:3], event[:3] & False, R["risk"][:3]).share)
 
 
 def test_brier_scores_are_those_of_scikit_survival_and_are_added_over_sites():
@@ -160,7 +160,7 @@ def test_brier_scores_are_those_of_scikit_survival_and_are_added_over_sites():
     expected = [0.0714596920, 0.2004854774, 0.2645385645, 0.2768229114]
     np.testing.assert_allclose(sums.score, expected, atol=1e-9)
     assert sums.integrated == pytest.approx(0.2280226871, abs=1e-9)
-    assert Concordance.count(time, event, x).index == pytest.approx(0.5314533623, abs=1e-9)
+    assert Concordance.of(time, event, x).share == pytest.approx(0.5314533623, abs=1e-9)
     both = BrierSums.total([sums, BrierSums.of(time, event, survival**2, times)])
     second = BrierSums.of(time, event, survival**2, times).score
     np.testing.assert_allclose(both.score, (sums.score + second) / 2)
