@@ -71,7 +71,7 @@ def _deaths(y: Array, weights: Array) -> tuple[Array, Array, Array]:
 
 
 def _of_cells(at: Array, sums: Array, cells: int) -> Array:
-    """Returns by how much sums at some times rise in each cell, (K,); the first has the time 0."""
+    """Returns the rise in each cell, (K,), of sums at some times; the first has the time 0."""
     ends = np.searchsorted(at, np.arange(1, cells + 1), side="right")
     return np.diff(np.append(0.0, sums)[ends], prepend=0.0)
 

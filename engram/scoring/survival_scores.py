@@ -4,51 +4,49 @@ An event at a time comes before a loss at the same time, as in curves of Kaplan 
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 
+_AT_ONCE: Final = 2**22  # pairs
 
-class Concordance(NamedTuple):
-    """Pairs of rows of which one is known to have its event first (Harrell et al. 1982).
 
-    Attributes:
-        concordant: Pairs of which that one has the higher risk.
-        discordant: Pairs of which the other one has.
-        tied: Pairs with the same risk, which count half.
+def concordant_pairs(
+    time: Array,
+    event: Bools,
+    risk: Array,
+    entry: Array | None = None,
+    weights: Array | None = None,
+) -> Array:
+    """Counts pairs of whom one had an event while the other was at risk (Harrell et al. 1982).
+
+    Two events at the same time are no pair. Pairs count by the product of their weights.
+
+    Args:
+        time: Times of events or losses, shape (n,).
+        event: Whether a row has an event, (n,).
+        risk: Predicted risk, (n,).
+        entry: From when on each is observed, (n,); None: always.
+        weights: Shape (n,), at least 0; None: 1.
+
+    Returns:
+        The number of pairs of which the one with the event had the higher risk, equal ones as half,
+        and the number of all pairs. Those of several sites add; their ratio is the C-index.
     """
-
-    concordant: int
-    discordant: int
-    tied: int
-
-    @classmethod
-    def of(cls, time: Array, event: Bools, risk: Array) -> Self:
-        """Counts the pairs within a site, of times, events and risks (n,)."""
-        order = np.lexsort((~event, time))
-        time, event, risk = time[order], event[order], risk[order]
-        later = np.searchsorted(time, time, side="right")
-        losses = np.cumsum(~event)
-        found = np.zeros(3, dtype=np.int64)
-        for i in np.flatnonzero(event).tolist():
-            # Losses at the time of an event are behind all events at that time.
-            others = risk[later[i] - (losses[later[i] - 1] - losses[i]) :]
-            found += ((others < risk[i]).sum(), (others > risk[i]).sum(), (others == risk[i]).sum())
-        return cls(*found.tolist())
-
-    @classmethod
-    def total(cls, parts: Iterable[Self]) -> Self:
-        """Adds the pairs of sites."""
-        return cls(*map(sum, zip(*parts, strict=True)))
-
-    @property
-    def share(self) -> float:
-        """The share of concordant pairs; NaN without any pair."""
-        pairs = sum(self)
-        return (self.concordant + self.tied / 2) / pairs if pairs else np.nan
+    weights = np.ones(len(time)) if weights is None else weights
+    found, size = np.zeros(2), max(1, _AT_ONCE // max(len(time), 1))
+    events = np.flatnonzero(event)
+    for own in np.split(events, range(size, len(events), size)):
+        at = time[own, None]
+        others = (time > at) | ((time == at) & ~event)
+        others &= True if entry is None else entry < at
+        pairs = weights[own, None] * weights * others
+        higher = np.sign(risk[own, None] - risk) / 2 + 0.5
+        found += (pairs * higher).sum(), pairs.sum()
+    return found
 
 
 class BrierSums(NamedTuple):

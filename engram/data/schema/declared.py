@@ -157,8 +157,8 @@ def _check_survival(schema: Schema, target: str, *, survival: bool, predicted: b
         )
     if survival and predicted is False:
         raise DataError(
-            f"{target} is a time of events (columns.{target}.role), which the method cox and "
-            "task=survival predict: choose one, or another target-column"
+            f"{target} is a time of events (columns.{target}.role), which the method cox "
+            "predicts, and task=survival: choose one, or another target-column"
         )
     if predicted and schema.of_role("time") and not survival:
         wanted = f"{schema.of_role('time')}, as the schema has the role time"

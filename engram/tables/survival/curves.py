@@ -35,16 +35,6 @@ class SurvivalCurve(NamedTuple):
     survival: Array
     greenwood: Array
 
-    def at(self, times: Array) -> Array:
-        """Returns the survival at some times: constant within cells, and 1 before the first end.
-
-        Raises:
-            ValueError: If some are after the last cell, of which nothing is known.
-        """
-        last = float(np.max(times, initial=0.0))
-        require(last <= self.ends[-1], "times", last, f"at most {self.ends[-1]:g}")
-        return np.append(1.0, self.survival)[np.searchsorted(self.ends, times, side="right")]
-
     def interval(self, scale: Scale = "log-log") -> tuple[Array, Array]:
         """Returns pointwise limits of level ``LEVEL``, each (K,); NaN where S is 0 or 1.
 

@@ -180,7 +180,7 @@ class SiteTables(NamedTuple):
 
     @property
     def shown(self) -> tuple[EventTable | None, ...]:
-        """Tables of sites with at least ``OWN_CURVE`` deaths, whose own curves say something."""
+        """Tables of sites with at least ``OWN_CURVE`` deaths, for curves of their own."""
         few = [t is None or t.deaths.sum() < OWN_CURVE for t in self.by_site]
         return tuple(None if lacks else t for t, lacks in zip(self.by_site, few, strict=True))
 
