@@ -310,7 +310,8 @@ def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:
     unfit = [name for name in shared.metrics.split(",") if name and name not in fit]
     if unfit:
         expected = f"some of {', '.join(fit)} for task {shared.task}"
-        yield clash("metrics", ",".join(unfit), expected, "task", "horizon")
+        others = ("task", "horizon") if INTEGRATED_BRIER in unfit else ("task",)
+        yield clash("metrics", ",".join(unfit), expected, *others)
 
 
 for _entry in json.loads(files("engram").joinpath("methods/index.json").read_bytes()).values():

@@ -111,9 +111,8 @@ def of_frame(
         found[PART] = part
     found |= {} if task is None else {"task": task}
     if declared.survival:
-        beside = survival_columns(path, frame, declared.schema)
-        paired = declared.paired
-        found |= {"y": beside.targets(path, found["y"])} if paired else {BESIDE: beside}
+        survival, paired = survival_columns(path, frame, declared.schema), declared.paired
+        found |= {"y": survival.targets(path, found["y"])} if paired else {BESIDE: survival}
     schema = _of_inputs(path, names, fitted.schema, declared)
     if declared.text:
         return {**found, "x": read_texts(path, frame, declared)}
