@@ -150,7 +150,7 @@ def _check_survival(schema: Schema, target: str, *, survival: bool, predicted: b
         DataError: It is an event; or a time of events, of a method that predicts none; or of one
             that does, the schema names no column of times or of events.
     """
-    if not survival and target == schema.of_role("event"):
+    if not survival and target and target == schema.of_role("event"):
         raise DataError(
             f"{target} is an event (columns.{target}.role), which no method predicts: choose "
             "another target-column, or give it the role target; cox and task=survival predict times"
