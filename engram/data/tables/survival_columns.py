@@ -33,7 +33,7 @@ class Survival(NamedTuple):
         """
         for role, column in (("weight", self.weights), ("entry", self.entry)):
             if column is not None:
-                advice = 'write kind = "ignored" for its column, or choose the method cox'
+                advice = 'write kind = "ignored" for its column, or choose a method of survival'
                 raise DataError(f"{path}: networks have no use for the role {role}: {advice}")
         return np.column_stack([times, self.event]).astype(np.float64)
 

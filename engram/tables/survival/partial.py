@@ -86,13 +86,13 @@ class RiskSets(NamedTuple):
     mass: Array
 
     def over(self, values: Array) -> Array:
-        """Sums values of subjects, shape (n, ...), over those at risk at each time, (T, ...)."""
+        """Sums of subjects' values, (n, ...), over risk sets, (T, ...)."""
         leave = _grouped(self.last, values, len(self.at) + 1)
         leave -= _grouped(self.first, values, len(self.at) + 1)
         return np.asarray(np.cumsum(leave[:0:-1], axis=0)[::-1])
 
     def during(self, values: Array, cut: Array) -> Array:
-        """Sums values of terms, shape (K, ...), over each subject's time at risk, (n, ...).
+        """Sums of terms, (K, ...), over each subject's time at risk, (n, ...).
 
         Args:
             values: Of each term.

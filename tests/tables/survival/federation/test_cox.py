@@ -92,18 +92,18 @@ def test_a_site_takes_curves_home_and_a_newcomer_has_its_own(tmp_path):
     )
     assert found.results["clients"]["concordance-shared"][1] == pytest.approx(right, rel=1e-12)
     for form in ("safetensors", "onnx"):
-        found.export("large", out=tmp_path / form, format=form)
-        new = rows[rows.site == "large"].head(5)[["trt", "karno", "age"]]
+        found.export(3, out=tmp_path / form, format=form)
+        new = rows[rows.site == 3].head(5)[["trt", "karno", "age"]]
         new.to_csv(tmp_path / "new.csv", index=False)
         out = predict(tmp_path / form, tmp_path / "new.csv", tmp_path / f"{form}.csv").table
-        curves = model.predict_survival_function(new.to_numpy(), np.ones(5, int))
+        curves = model.predict_survival_function(new.to_numpy(), np.full(5, 3))
         names = [name for name in out if "survival at" in name]
         times = [float(name.rpartition(" ")[2]) for name in names]
         assert 10 <= len(times) <= 25
         expected = [curve(np.array(times)) for curve in curves]
         np.testing.assert_allclose(out[names], expected, rtol=1e-6)
     assert "hazard ratio" in (tmp_path / "onnx" / "coefficients.csv").read_text().splitlines()[0]
-    own = rows[rows.site == "adeno"]
+    own = rows[rows.site == 2]
     own.drop(columns=["event", "site"]).to_csv(tmp_path / "newcomer.csv", index=False)
     found.adapt(tmp_path / "newcomer.csv", out=tmp_path / "adapted")
     out = predict(tmp_path / "adapted", tmp_path / "new.csv", tmp_path / "adapted.csv").table
