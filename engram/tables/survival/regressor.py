@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from engram.core.arrays import Array, Bools, Ints, unmasked
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
+from engram.scoring.survival_scores import concordant_pairs
 from engram.tables.model import weights_of
 from engram.tables.survival.baseline import StepFunction, baseline_hazard
-from engram.tables.survival.concordance import concordant_pairs
 from engram.tables.survival.newton import fit
 from engram.tables.survival.partial import Subjects, Ties
 from engram.tables.tables import Labels, check_finite, distinct, shown, take_tasks
@@ -166,7 +166,8 @@ class CoxRegressor(BaseEstimator):
         strata = self._strata(X, task, len(eta))
         every = Subjects(eta[:, None], *read_target(y), weights)
         parts = split_strata(every, strata)
-        pairs = np.sum([concordant_pairs(one, one.x[:, 0]) for one in parts], axis=0)
+        of_each = [concordant_pairs(s.time, s.event, s.x[:, 0], s.entry, s.weights) for s in parts]
+        pairs = np.sum(of_each, axis=0)
         require(bool(pairs[1] > 0), "y", "none", "of subjects of whom pairs can be compared")
         return float(pairs[0] / pairs[1])
 

@@ -15,12 +15,12 @@ from engram.core.types import Params
 from engram.data.tables.tables import TableData
 from engram.guards.noise import secret_noise
 from engram.scoring.intervals import quantile
+from engram.scoring.survival_scores import concordant_pairs
 from engram.settings.experiment import Experiment
 from engram.tables.federation.molar_messages import SHARED
 from engram.tables.federation.site_host import TableHost, reply
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
-from engram.tables.survival.concordance import concordant_pairs
 from engram.tables.survival.federation.cox import COLUMNS, Cox
 from engram.tables.survival.federation.messages import read_coefficients, sums_record, sums_size
 from engram.tables.survival.newton import NoMaximum, fit
@@ -141,13 +141,14 @@ class CoxSites(TableHost):
         rows = self.data.test[client]
         if rows is None or as_subjects(rows).event.sum() < self._least:
             return nothing
-        test = as_subjects(rows)
-        right, pairs = concordant_pairs(test, test.x @ shared)
+        x, time, event, entry, weights = as_subjects(rows)
+        right, pairs = concordant_pairs(time, event, x @ shared, entry, weights)
         if not pairs:
             return nothing
-        alone = np.nan if np.isnan(own).any() else concordant_pairs(test, test.x @ own)[0]
+        alone = concordant_pairs(time, event, x @ own, entry, weights)[0]
+        alone = np.nan if np.isnan(own).any() else alone
         figures = (alone / pairs, right / pairs, pairs)
-        return {"rows": len(test.time)} | {
+        return {"rows": len(time)} | {
             column.name: float(figure) for column, figure in zip(COLUMNS, figures, strict=True)
         }
 
