@@ -1,7 +1,8 @@
 """Linear models of rows: each client's own, or the pooled one.
 
 For classes a linear model is a logistic regression with a ridge penalty on standardized inputs; for
-values, ridge regression. The penalty's strength is chosen on validation rows, if there are any.
+values, ridge regression; for times, Cox's with a ridge penalty. The penalty's strength is chosen on
+validation rows, if there are any.
 """
 
 import copy
@@ -15,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engram.compare.survival import cox_models, kaplan_meier
 from engram.core.process_modes import filtering
 from engram.core.standardization import Moments
 from engram.data.federated import FederatedData, Split
 from engram.data.lazy import RowNumbers
 from engram.scoring.metrics import Metric
 from engram.scoring.score_metrics import measure
-from engram.scoring.tasks import TASKS
+from engram.scoring.tasks import Task
 
 _STRENGTHS: Final = (0.1, 1e-2, 1e-3, 1.0)  # of ridge, for each row; chosen on validation rows
 _LEAST: Final = 1e-6  # share of a class that a client has not seen
@@ -31,19 +33,19 @@ _Predicts = Callable[[Array], Array]
 
 
 def fit(
-    task: str, data: FederatedData, rows: RowNumbers, held_out: RowNumbers | None, ends: float
+    task: Task, data: FederatedData, rows: RowNumbers, held_out: RowNumbers | None, ends: float
 ) -> _Predicts:
     """Fits a linear model to rows; where their targets are all alike, it is a constant.
 
     Args:
-        task: The task, ``classification`` or ``regression``.
+        task: The task: classification, regression or survival.
         data: All rows.
         rows: Numbers of the training rows.
         held_out: Those of the validation rows; None without any.
         ends: Processor time after which no further strength is tried, seconds.
     """
     if alike(data.train, rows):
-        return constant(task, data, rows)
+        return constant(task.name, data, rows)
     x, targets = _taken(data.train, rows)
     standard = Moments.of(x).standard()
     basis: Array | None = None
@@ -55,7 +57,7 @@ def fit(
     if 2 * x.shape[0] < x.shape[1]:
         # A ridge penalty keeps coefficients in the span of the rows, whose coordinates are fewer.
         basis = np.linalg.qr(seen(x).T)[0]
-    fits = _logistic if task == "classification" else _ridge
+    fits = FITS[task.name]
     strengths = _STRENGTHS[:1] if held_out is None else _STRENGTHS
     fitted = list[_Predicts]()
     for model in fits(seen(x), targets.numpy(), strengths, data.outputs):
@@ -71,11 +73,13 @@ def fit(
 
 
 def constant(task: str, data: FederatedData, rows: RowNumbers) -> _Predicts:
-    """Returns the shares of rows' classes, as logarithms, or the mean of their values."""
+    """Returns the shares of rows' classes, as logarithms, their curve, or their mean value."""
     y = data.train.y[torch.from_numpy(rows)].numpy()
     same = y.mean(0)
     if task == "classification":
         same = np.log(np.maximum(np.bincount(y, minlength=data.outputs) / len(y), _LEAST))
+    if task == "survival":
+        same = kaplan_meier(y.astype(np.float64), data.outputs)
     return lambda x: np.tile(same, (len(x), *[1] * np.ndim(same)))
 
 
@@ -137,7 +141,14 @@ def _ridge(x: Array, y: Array, strengths: Sequence[float], outputs: int) -> Iter
         yield partial(predicts, model)
 
 
-def _best(task: str, models: Sequence[_Predicts], x: Array, y: torch.Tensor) -> _Predicts:
-    loss = TASKS[task].metric
-    losses = [scored(loss, torch.from_numpy(model(x)).float(), y) for model in models]
+FITS: Final[dict[str, Callable[..., Iterator[_Predicts]]]] = {
+    "classification": _logistic,
+    "regression": _ridge,
+    "survival": cox_models,
+}
+"""By task, what fits a linear model for each strength of a ridge penalty."""
+
+
+def _best(task: Task, models: Sequence[_Predicts], x: Array, y: torch.Tensor) -> _Predicts:
+    losses = [scored(task.metric, torch.from_numpy(model(x)).float(), y) for model in models]
     return models[int(np.argmin([np.inf if value is None else value for value in losses]))]

@@ -23,6 +23,8 @@ from engram.data.lazy import RowNumbers
 from engram.data.load_federation import federated_data
 from engram.runs.run import Run
 from engram.scoring.query_rows import query_rows
+from engram.scoring.survival_losses import PAIRED
+from engram.scoring.tasks import task_of
 from engram.settings.experiment import Experiment
 from engram.settings.files import replace_file
 from engram.settings.network import NetworkMethod
@@ -33,6 +35,9 @@ _FORMER: Final = {  # names in files of older versions
     "constant, own": CONSTANT,
     "linear model, own": LINEAR,
     "linear model, pooled": POOLED,
+}
+_CALLED: Final = {
+    "survival": {CONSTANT: "Kaplan-Meier", LINEAR: "Cox, with ridge", POOLED: "Cox, with ridge"},
 }
 _FILE: Final = "references.json"
 _MOST: Final = 2 * 10**6  # numbers that the pooled model is fitted on
@@ -65,8 +70,8 @@ def references(
 
     Own models learn from the client's training rows alone, the pooled one from those of all clients
     that train, or a random part of them. For classes the constant is their shares; for values,
-    their mean. Linear models (``engram.compare.linear``) need inputs that are one array of numbers,
-    and stop after ``_SECONDS``.
+    their mean; for times, Kaplan and Meier's curve. Linear models (``engram.compare.linear``) need
+    inputs that are one array of numbers, and stop after ``_SECONDS``.
 
     Args:
         experiment: The settings.
@@ -75,8 +80,9 @@ def references(
         known: References by a digest of their rows; these are taken, and new ones are added.
     """
     e, known = experiment.model_copy(update={"device": "cpu"}), {} if known is None else known
-    if e.loss or e.task not in ("classification", "regression"):
-        why = "a loss of your own" if e.loss else f"the task {e.task}"
+    users = e.loss and e.loss not in PAIRED
+    if users or e.task not in linear.FITS:
+        why = "a loss of your own" if users else f"the task {e.task}"
         return References({}, dict.fromkeys(which, f"none for {why}"))
     data = federated_data(e)
     tested = {client: query_rows(e, data.test, client) for client in _clients(e, data)}
@@ -125,7 +131,7 @@ def _scored(
 def _fitted(
     e: Experiment, data: FederatedData, tested: _Rows, which: Collection[str], tell: Tell
 ) -> tuple[dict[str, _Outputs], dict[str, str]]:
-    outputs, notes = dict[str, _Outputs](), dict[str, str]()
+    outputs, notes = dict[str, _Outputs](), dict(_CALLED.get(e.task, {}))
     if CONSTANT in which:
         own = {c: linear.constant(e.task, data, data.train.rows[c]) for c in tested}
         outputs[CONSTANT] = {c: linear.predicted(own[c], data.test, tested[c]) for c in tested}
@@ -148,7 +154,7 @@ def _own(e: Experiment, data: FederatedData, tested: _Rows, tell: Tell) -> _Outp
         if time.process_time() >= ends:
             break
         held_out = data.validation.rows[client] if data.validation else None
-        model = linear.fit(e.task, data, data.train.rows[client], held_out, ends)
+        model = linear.fit(task_of(e.task, e.loss), data, data.train.rows[client], held_out, ends)
         outputs[client] = linear.predicted(model, data.test, rows)
         tell(len(outputs), "")
     return outputs
@@ -166,7 +172,9 @@ def _pooled(e: Experiment, data: FederatedData, tested: _Rows) -> tuple[_Outputs
     if linear.alike(data.train, rows):
         return {}, "none, since all targets are alike"
     held_out = None if data.validation is None else some(data.validation)
-    model = linear.fit(e.task, data, rows, held_out, time.process_time() + _SECONDS)
+    model = linear.fit(
+        task_of(e.task, e.loss), data, rows, held_out, time.process_time() + _SECONDS
+    )
     outputs = {c: linear.predicted(model, data.test, own) for c, own in tested.items()}
     part = f"fitted on {len(rows):,} random rows of {total:,}"
     return outputs, part if len(rows) < total else ""

@@ -18,6 +18,7 @@ from engram.data.labels import classes_of, is_text
 from engram.data.lazy import Joined, Lazy, Place, Texts, has_lazy, is_frame, like_of, row_hashes
 from engram.data.readers.npz import named, named_labels
 from engram.data.schema.columns import Column, Schema
+from engram.data.time_cells import TimeCells
 from engram.scoring.metrics import Targets
 from engram.settings.errors import DataError, few_names
 
@@ -36,10 +37,10 @@ class Arrays(NamedTuple):
             tuple or dictionary of several inputs. Those that are ``Lazy`` are read as they are
             drawn.
         y_train: Targets, shape (n,) or (n, ...), as ``engram.scoring.tasks.Task.targets`` says:
-            classes 0..outputs-1 or tokens, int64; values or labels, float32.
+            classes 0..outputs-1 or tokens, int64; values, labels or times, float32.
         x_test, y_test: The same for the test rows.
         task_train, task_test: Whose row each is, 0..num_tasks-1; None if the data do not say.
-        outputs: Number of classes, or of values or labels.
+        outputs: Number of classes, or of values, labels or cells of time.
         task_names: What each task is called.
         class_names: What each class is called; empty where their numbers are their names.
         schema: The schema of inputs, where these are columns with names.
@@ -177,6 +178,7 @@ class Own(NamedTuple):
         shaping: How rows of a single input are shaped.
         target: The column of targets, with the classes that are declared.
         alone: Whether rows are one client's, and others may hold other classes.
+        cells: Cells of time, of targets that are times.
     """
 
     path: Path
@@ -185,6 +187,7 @@ class Own(NamedTuple):
     shaping: Shaping = Shaping()
     target: Column = Column("y")
     alone: bool = False
+    cells: TimeCells = TimeCells()
 
     def arrays(
         self, arrays: Mapping[str, Any], split: HeldOut, by_hash: Callable[..., _Array] | None
@@ -267,6 +270,8 @@ class Own(NamedTuple):
             return classes_of(place, y, column=column, alone=alone, num_classes=most, names=names)
         if self.targets == "tokens":
             return *_tokens(self.path, y, self.num_classes), ()
+        if self.targets == "times":
+            return self.cells.targets(place, y), self.cells.size, self.cells.names
         wanted, axes = "numbers, one or more", 1
         if self.targets == "labels":
             wanted, axes = "zeros and ones, several", 2

@@ -24,6 +24,7 @@ from engram.data.readers.parquet_cache import unless_refused
 from engram.data.schema.declared import declare
 from engram.data.source import Source
 from engram.data.standardize import standardizing
+from engram.data.time_cells import TimeCells
 from engram.settings.errors import UNNAMED, DataError, Names, Refused, one_line, together
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import check_fit
@@ -139,6 +140,7 @@ def _load(
             test_fraction=experiment.test_fraction,
             task=experiment.task,
             num_classes=experiment.num_classes,
+            cells=TimeCells.of(experiment),
             shaping=Shaping.of(experiment.model, experiment.images)._replace(
                 exact=standardizing(experiment, table=False) != "none",
                 exact_tables=standardizing(experiment, table=True) != "none",

@@ -25,6 +25,7 @@ from engram.data.schema.columns import File
 from engram.data.schema.declared import Declared, check_client, declare
 from engram.data.schema.written import read_schema
 from engram.data.source import DATASETS, FILES, HUB, LIBRARY, TABLES, Source
+from engram.data.time_cells import TimeCells
 from engram.networks.vision import torchvision
 from engram.scoring.tasks import CLASSIFICATION, TASKS
 from engram.settings.data import DataSettings
@@ -35,6 +36,7 @@ from engram.settings.run import MachineSettings
 _Array = npt.NDArray[Any]
 _PLAIN: Final = declare(DataSettings.model_validate({}))
 _AS_GIVEN: Final = Shaping()
+_NO_CELLS: Final = TimeCells()
 _OFFLINE: Final = ContextVar("_OFFLINE", default=False)
 _TASKS: Final = frozenset(task_arrays("task"))
 
@@ -47,6 +49,7 @@ def load(
     seed: int,
     task: str = CLASSIFICATION.name,
     num_classes: int = 0,
+    cells: TimeCells = _NO_CELLS,
     shaping: Shaping = _AS_GIVEN,
     columns: Declared = _PLAIN,
     clients: Sequence[int] = (),
@@ -63,6 +66,7 @@ def load(
         task: What is learned: a user's arrays hold its targets; the others hold classes.
         num_classes: Classes of a user's arrays, of which they may lack some; 0 for those that
             they hold.
+        cells: Cells of time, of targets that are times.
         shaping: How a user's inputs are shaped.
         columns: What the columns of a file with a header are, and which values are in them.
         clients: Whose rows are read, ascending, of a user's data set whose clients are read one by
@@ -75,7 +79,8 @@ def load(
     split = partial(held_out, fraction=test_fraction, seed=seed)
     if source.is_given or source.is_file or source.kind == HUB:
         target = columns.schema.column(CLASS if source.kind == "images" else columns.target)
-        own = Own(source.path, TASKS[task].targets, num_classes, shaping, target, columns.alone)
+        targets, alone = TASKS[task].targets, columns.alone
+        own = Own(source.path, targets, num_classes, shaping, target, alone, cells)
         hashed = partial(held_by_hash, fraction=test_fraction, seed=seed, clients=clients)
         arrays = _read(source, own, columns, clients, data_dir)
         if "schema" in arrays:

@@ -26,7 +26,9 @@ from engram.data.schema.declared import Declared, declare
 from engram.data.schema.encoding import encode, filled, read_cells
 from engram.data.schema.fitting import fit
 from engram.data.tables.raw_tables import framed, labels_of
+from engram.data.tables.survival_columns import BESIDE, survival_columns
 from engram.data.texts import read_texts
+from engram.data.time_cells import TimeCells
 from engram.networks.base import Inputs
 from engram.scoring.tasks import TASKS
 from engram.settings.data import DataSettings
@@ -117,6 +119,9 @@ def _of_file(path: Path, kind: Kind, settings: Mapping[str, Any], of_one_client:
             schema = learned.at_site(replace(columns.schema, columns=known))
             kind = kind._replace(schema=schema)
         found = _table(path, frame, kind, columns.target, of_one_client)
+        if found.targets and columns.schema.of_role("event") in found.others:
+            beside = survival_columns(path, frame, columns.schema)
+            found = found._replace(targets={**found.targets, BESIDE: beside})
     if text is None:
         return found
     copied = [k for k, name in enumerate(frame.columns) if name in found.others]
@@ -206,9 +211,12 @@ def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
         name = e.target_column
         column = fit(y.to_frame(), declare(e).schema).schema.column(name)
         y = labels_of(path, column, y)
+    if BESIDE in found.targets:
+        y = found.targets[BESIDE].targets(path, y)
     if len(y) != found.size:
         raise DataError(f"{path}: y must have {found.size} rows, as x has, got {len(y)}")
-    own = Own(path, targets, kind.outputs, target=Column(name, values=tuple(kind.class_names)))
+    target = Column(name, values=tuple(kind.class_names))
+    own = Own(path, targets, kind.outputs, target=target, cells=TimeCells.of(e))
     labels, outputs, _ = own.labels(y, Place(path, name))
     if outputs != kind.outputs:
         raise DataError(f"{path}: y must have {kind.outputs} values a row, got {outputs}")

@@ -51,7 +51,7 @@ class ModelJson(Stored):
     settings: Settings
     kind: _Kind
     form: Literal["network", "shifted", "mixture", "recalling", "layers"]
-    outputs: Literal["classes", "labels", "tokens", "values"]
+    outputs: Literal["classes", "labels", "tokens", "values", "times"]
     classes: list[str]
     client: _Text
     source: _Text

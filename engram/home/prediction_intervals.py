@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engram.core.arrays import Array
 from engram.core.machine import check_room
 from engram.networks.base import Inputs, Outputs
+from engram.scoring.survival_losses import log_survival
 from engram.settings.errors import Refused
 
 LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -125,9 +126,9 @@ def columns_of(kind: str, outputs: Outputs, classes: Sequence[str]) -> Columns:
     """Returns predictions as columns, by name.
 
     Args:
-        kind: What is predicted: ``classes``, ``labels``, ``tokens`` or ``values``.
-        outputs: Of the model: logits of classes, labels or tokens.
-        classes: What classes, labels or values are called.
+        kind: What is predicted: ``classes``, ``labels``, ``tokens``, ``values`` or ``times``.
+        outputs: Of the model: logits of classes, labels, tokens or hazards.
+        classes: What classes, labels or values are called, or where cells of time end.
 
     Raises:
         Refused: If outputs are something else than one tensor, or need more memory than is free.
@@ -145,6 +146,9 @@ def targets_as_columns(kind: str, targets: Tensor, classes: Sequence[str]) -> Co
     """Returns targets (n, ...) as columns, called as ``columns_of`` calls predictions."""
     if kind == "classes" and targets.ndim == 1:
         return {"target": [classes[i] for i in targets.tolist()]}
+    if kind == "times":
+        width = float(classes[-1]) / len(classes) if len(classes) > 1 else 1.0
+        return {"time": (width * targets[:, 0]).tolist(), "event": targets[:, 1].tolist()}
     return _of_values(targets, classes, "target")
 
 
@@ -172,6 +176,12 @@ def _of_values(outputs: Tensor, classes: Sequence[str], what: str = PREDICTED) -
     return _each(what, values, classes if len(classes) == width else [*map(str, range(width))])
 
 
+def _of_times(outputs: Tensor, classes: Sequence[str]) -> Columns:
+    if outputs.shape[-1] == 1:
+        return {"log hazard": outputs.flatten().tolist()}
+    return _each("survival", log_survival(outputs).exp(), classes)
+
+
 def _each(what: str, table: Tensor, names: Sequence[str]) -> Columns:
     return {f"{what} {name}": table[:, i].tolist() for i, name in enumerate(names)}
 
@@ -181,4 +191,5 @@ _COLUMNS: Final[dict[str, Callable[[Tensor, Sequence[str]], Columns]]] = {
     "labels": _of_labels,
     "tokens": _of_tokens,
     "values": _of_values,
+    "times": _of_times,
 }

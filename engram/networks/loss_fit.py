@@ -18,6 +18,7 @@ from engram.scoring.tasks import Loss, Task
 _WANTED: Final = {
     "classes": "of 2 axes or more, the second of {} classes (if there are more, set num-classes)",
     "tokens": "of 3 axes or more, the last of {} classes or more",
+    "times": "of 2 axes, the second of {} numbers (cells of time; 1 for Cox's model)",
 }
 
 
@@ -99,6 +100,8 @@ def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:
 def _targets(task: Task, found: Any, outputs: int) -> Tensor:
     """Returns targets of two rows, with as many axes as the outputs need."""
     several = isinstance(found, Tensor) and found.ndim > 2
+    if task.targets == "times":
+        return torch.zeros(2, 2)
     if task.targets == "classes":
         return torch.zeros(2, *(found.shape[2:] if several else ()), dtype=torch.int64)
     if task.targets == "tokens":
@@ -119,6 +122,8 @@ def _refused(called: str, shapes: str, error: Exception) -> str:
 def _fits(task: Task, found: Tensor, outputs: int) -> bool:
     if task.targets == "classes":
         return found.ndim >= 2 and found.shape[1] == outputs
+    if task.targets == "times":
+        return found.shape[1:] == (outputs,)
     return task.targets != "tokens" or (found.ndim >= 3 and found.shape[-1] >= outputs)
 
 

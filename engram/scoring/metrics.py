@@ -9,15 +9,18 @@ from functools import partial
 from math import inf, isfinite, isnan, nan
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
+from engram import scoring
 from engram.core.checks import require
 from engram.core.process_modes import Registry
+from engram.scoring.survival_losses import log_survival
 
 # Listing metrics, or mistyping one, loads no torch.
 if TYPE_CHECKING:
     from torch import Tensor
 
-Targets = Literal["classes", "values", "labels", "tokens"]
-"""Type of a row's targets: a class, numbers, zeros and ones, or a class for each position."""
+Targets = Literal["classes", "values", "labels", "tokens", "times"]
+"""Type of a row's targets: a class, numbers, zeros and ones, a class for each position, or a time
+and whether it is that of an event."""
 
 Better = Literal["higher", "lower"]
 Score = Callable[..., "Tensor | float"]
@@ -144,8 +147,8 @@ def metric(
         by_row: Whether the function returns a value for each row, (n,), rather than one for all.
         partial: Whether the value may be NaN, where a client's rows have none.
         most: What a finite value above it counts as: see ``Metric.most``.
-        targets: Kinds of targets that it can be computed from: ``classes``, ``values``, ``labels``
-            or ``tokens``, as tasks have them; None for any.
+        targets: Kinds of targets that it can be computed from: ``classes``, ``values``, ``labels``,
+            ``tokens`` or ``times``, as tasks have them; None for any.
 
     Raises:
         ValueError: If the name or the range is impossible.
@@ -331,5 +334,36 @@ def r2(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     # The mean of equal numbers is rounded, so that their spread is not zero.
     return (1 - missed / spread) if (y != y[:1]).any() else spread * nan
 
+
+# --- Times ---------------------------------------------------------------------------------------
+
+
+@metric(low=0, high=1, targets=("times",))
+def c_index(outputs: "Tensor", targets: "Tensor") -> float:
+    """Share of pairs of rows of which the one with the higher risk has its event first."""
+    # Of hazards in cells, the risk is the mean time up to the last, from high to low; in float32,
+    # in which the same curve of several rows is the same.
+    z = outputs.double()
+    risk = z.flatten() if z.shape[-1] == 1 else -log_survival(z).exp().sum(-1).float()
+    time, event = targets.double().cpu().numpy().T
+    right, pairs = scoring.concordant_pairs(time, event > 0, risk.cpu().numpy())
+    return float(right / pairs) if pairs else nan
+
+
+@metric(low=0, better="lower", most=1.0, targets=("times",))
+def integrated_brier(outputs: "Tensor", targets: "Tensor") -> float:
+    """Mean over time of the squared error of survival, weighted against losses of rows."""
+    cells = min(outputs.shape[-1], int(targets[:, 0].max()))
+    if not cells:
+        return nan
+    survival = log_survival(outputs.double()[:, :cells]).exp()
+    survival = torch_functional().pad(survival, (1, 0), value=1.0)  # at the time 0
+    times = survival.new_ones(cells + 1).cumsum(0) - 1
+    time, event = targets.double().cpu().numpy().T
+    predicted = survival.cpu().numpy(), times.cpu().numpy()
+    return scoring.BrierSums.of(time, event > 0, *predicted).integrated
+
+
+INTEGRATED_BRIER: Final = name_of(integrated_brier)
 
 BUILT_IN.update(METRICS)

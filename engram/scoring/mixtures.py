@@ -16,19 +16,23 @@ from engram.core.checks import require
 from engram.core.method import Neighbors, Served
 from engram.core.types import Batch, LossFn, Params, Scale, Weighted
 from engram.scoring.metrics import Targets
+from engram.scoring.survival_losses import hazard_logits, log_survival
 
 
 def mixture(targets: Targets, outputs: Sequence[Tensor], weights: Tensor) -> Tensor:
     """Returns outputs of a mixture, (c, q, ...), of the kind that each model's are.
 
     That is the logarithm of ``sum_m pi_m p_m`` for the distributions over classes or tokens, the
-    log-odds for labels, and the mean ``sum_m pi_m x_m`` for values.
+    log-odds for labels and for hazards in cells of time, and the mean ``sum_m pi_m x_m`` for values
+    and for a single log hazard.
     Each of m models has outputs (c, q, ...) for c clients, whose weights pi, (c, m), add up to 1.
     """
     each = torch.stack(list(outputs), 1)
     pi = weights.reshape(*weights.shape, *[1] * (each.ndim - 2))
-    if targets == "values":
+    if targets == "values" or (targets == "times" and each.shape[-1] == 1):
         return (pi * each).sum(1)
+    if targets == "times":
+        return hazard_logits((log_survival(each) + pi.log()).logsumexp(1))
     if targets == "labels":
         odds = ((logsigmoid(sign * each) + pi.log()).logsumexp(1) for sign in (1, -1))
         return next(odds) - next(odds)

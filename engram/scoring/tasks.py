@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from engram.core.checks import require
 from engram.core.process_modes import Registry
 from engram.scoring.metrics import IGNORED, Metric, Targets, fitted, name_of, torch_functional
+from engram.scoring.survival_losses import PAIRED, discrete_time
 
 # Listing tasks, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ class Task(NamedTuple):
         loss: What it lowers: ``(outputs (k, ...), targets (k, ...)) -> loss`` of a batch, ().
         rows: The loss of each row, whose mean ``loss`` is; None if that is not known.
         targets: What a row's targets are: ``classes`` (a class), ``values`` (numbers), ``labels``
-            (each 0 or 1, any number of them 1), or ``tokens`` (a class for each position, -1 for
-            none).
+            (each 0 or 1, any number of them 1), ``tokens`` (a class for each position, -1 for
+            none), or ``times`` (a time, and 1 if it is that of an event).
         metrics: What models are scored by, unless somebody says otherwise; with commas.
         low: Lowest possible loss.
         most: As ``Metric.most``, of the loss.
@@ -128,11 +129,21 @@ REGRESSION = Task(
     "regression", _mean(_squared), _squared, "values", "rmse", meaning="mean squared error"
 )
 
+SURVIVAL = Task(
+    "survival",
+    _mean(discrete_time),
+    discrete_time,
+    "times",
+    "c-index",
+    meaning="mean negative log-likelihood of a time, in nats",
+)
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         CLASSIFICATION,
         REGRESSION,
+        SURVIVAL,
         Task(
             "multi-label",
             _mean(_binary),
@@ -156,7 +167,7 @@ TASKS: dict[str, Task] = {
 """Every task, by its name."""
 
 LOSSES: "Registry[Loss]" = Registry()
-"""Losses of users, by name."""
+"""Losses of whole batches, by name: users', and those of survival that compare rows."""
 
 
 def task_of(name: str, loss: str = "") -> Task:
@@ -210,3 +221,7 @@ class Loss:
         require(one_or_each, "a loss", type(found).__name__ if shape is None else shape, expected)
         mean: Tensor = found if found.ndim == 0 else found.mean()
         return mean
+
+
+for _name, _function in PAIRED.items():
+    loss(_function, _name)

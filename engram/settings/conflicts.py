@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from engram.core.checks import Fault
 from engram.guards.facts import Fact, Part, conflicts, facts_after
+from engram.scoring.survival_losses import PAIRED
 
 if TYPE_CHECKING:
     from engram.settings.base import Method, SharedSettings
@@ -40,6 +41,7 @@ _BEFORE: Final = (
     _Row("order", lambda e: e.order == "stream", ends={Fact.SAMPLED}),
     _Row("standardize", lambda e: e.standardize == "client", ends={Fact.APART}),
     _Row("missing", lambda e: e.missing == "median", ends={Fact.APART}),
+    _Row("loss", lambda e: e.loss in PAIRED, ends={Fact.APART}),
     _Row("buffer-size", lambda e: e.buffer_size, needs={Fact.MEAN}, ends={Fact.CURRENT}),
     _Row("sampling", lambda e: e.secret_cohorts, needs={Fact.CURRENT}, ends={Fact.KNOWN}),
     # A fast client would put a slower one out.

@@ -42,10 +42,26 @@ class ModelSettings(Settings):
     )
     task: Annotated[str, AfterValidator(_task)] = Field(
         "classification",
-        description="what it learns: classification, regression, multi-label or next-token",
+        description="what it learns: classification, regression, survival, multi-label or "
+        "next-token",
     )
     loss: Annotated[str, AfterValidator(registered("loss", LOSSES, empty=True))] = Field(
-        "", description="a loss of your own, by its name, in place of the task's"
+        "",
+        description="a loss of your own, by its name, in place of the task's; of survival also cox "
+        "or deephit",
+    )
+    horizon: Float = Field(
+        0,
+        ge=0,
+        description="survival: the time up to which hazards are predicted, in the data's unit; "
+        "later events are losses at that time",
+    )
+    time_cells: Int = Field(
+        10,
+        ge=2,
+        le=1000,
+        description="survival: cells of equal width up to horizon, each with an output of the "
+        "network",
     )
     norm: Literal["batch", "group"] = Field(
         "batch",

@@ -11,9 +11,10 @@ from pydantic import Field, create_model
 from engram.core.checks import Fault, clash, must, require
 from engram.guards.facts import ALWAYS, Fact
 from engram.networks.optimizers import OPTIMIZERS
-from engram.scoring.metrics import METRICS, Metric, named
+from engram.scoring.metrics import INTEGRATED_BRIER, METRICS, Metric, named
 from engram.scoring.score_columns import VALIDATION, Column, columns_of
-from engram.scoring.tasks import TASKS, task_of
+from engram.scoring.survival_losses import COX, PAIRED
+from engram.scoring.tasks import SURVIVAL, TASKS, task_of
 from engram.settings.base import METHODS, Method, SharedSettings, check_name, check_setting
 from engram.settings.base import method as registered
 from engram.settings.conflicts import unfit
@@ -139,6 +140,7 @@ class NetworkMethod(Method):
         yield from unfit(shared, self)
         yield from _impossible_text(shared)
         yield from _metrics_that_do_not_fit(shared)
+        yield from _impossible_survival(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:
         if self.tasks and shared.task not in self.tasks:
@@ -289,13 +291,27 @@ def _impossible_text(shared: SharedSettings) -> Iterator[Fault]:
         yield clash(f"columns.{text.name}.tokenizer", text.tokenizer, expected, "privacy", "schema")
 
 
+def _impossible_survival(shared: SharedSettings) -> Iterator[Fault]:
+    loss, hazards = shared.loss, shared.task == SURVIVAL.name and shared.loss != COX
+    own = hazards and loss not in ("", *PAIRED)  # a user's may take times as they are
+    if bool(shared.horizon) != hazards and not own:
+        wanted = "above 0, the time up to which hazards are predicted," if hazards else "0"
+        expected = (
+            f"{wanted} for task {shared.task} {'with' if loss == COX else 'without'} loss {COX}"
+        )
+        yield clash("horizon", shared.horizon, expected, "task", "loss")
+
+
 def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:
     kind = TASKS[shared.task].targets
     fit = [name for name, metric in METRICS.items() if kind in (metric.targets or (kind,))]
+    if not shared.horizon:  # without which there are no curves
+        fit = [name for name in fit if name != INTEGRATED_BRIER]
     unfit = [name for name in shared.metrics.split(",") if name and name not in fit]
     if unfit:
         expected = f"some of {', '.join(fit)} for task {shared.task}"
-        yield clash("metrics", ",".join(unfit), expected, "task")
+        others = ("task", "horizon") if INTEGRATED_BRIER in unfit else ("task",)
+        yield clash("metrics", ",".join(unfit), expected, *others)
 
 
 for _entry in json.loads(files("engram").joinpath("methods/index.json").read_bytes()).values():

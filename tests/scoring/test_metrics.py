@@ -112,6 +112,9 @@ def drawn(kind, seed=0, rows=40):
         return torch.randn(rows, 3, generator=draws) + targets, targets
     if kind == "tokens":
         return torch.randn(rows, 6, 5, generator=draws), torch.arange(rows * 6).view(rows, 6) % 5
+    if kind == "times":
+        time, event = 5 * torch.rand(rows, generator=draws), torch.arange(rows) % 3 > 0
+        return torch.randn(rows, 5, generator=draws), torch.stack([time, event.float()], 1)
     targets = torch.randn(rows, generator=draws)
     return (targets + torch.randn(rows, generator=draws))[:, None], targets
 
@@ -261,6 +264,8 @@ def test_better_outputs_have_better_values():
         _, targets = drawn(task.targets)
         if task.targets in ("classes", "tokens"):
             right = 9.0 * torch.nn.functional.one_hot(targets, 5).float()
+        elif task.targets == "times":
+            right = (2.5 - targets[:, :1]).expand(-1, 5)
         else:
             right = 9 * (2 * targets - 1) if task.targets == "labels" else targets
         for name, known in METRICS.items():

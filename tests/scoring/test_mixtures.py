@@ -25,6 +25,7 @@ def test_a_mixture_predicts_the_weighted_mean_of_its_models_predictions():
         "tokens": lambda z: z.softmax(-1),
         "labels": torch.sigmoid,
         "values": lambda z: z,
+        "times": lambda z: (1 - z.sigmoid()).cumprod(-1),
     }.items():
         with entry(targets):
             shape = (2, 4, 5, 3) if targets == "tokens" else (2, 4, 3)
@@ -42,7 +43,7 @@ def test_a_mean_is_the_loss_with_equal_weights(task):
     network = from_module(make, draw(1, 5, 4).float())
     y = {"values": draw(2, 5, 3), "labels": draw(2, 5, 3) > 0}.get(task.targets)
     y = torch.tensor([0, 2, 1, 1, 0]) if y is None else y.float()
-    y = torch.stack([y, y.roll(1)], 1) if task.targets == "tokens" else y
+    y = torch.stack([y, y.roll(1)], 1) if task.targets in ("tokens", "times") else y
     loss, w = mean_loss(network, task), network.init(torch.Generator())
     batch = draw(1, 5, 4).float(), y
     rows = row_losses(loss, w, batch)

@@ -69,7 +69,7 @@ def read_columns(
         raise DataError(f"{path} has test rows of its own, and the column {part} names them, too")
     kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
     if targets != "tokens" and "array" not in kinds:
-        used = {*names, columns.target, columns.client, part}
+        used = {*names, *(c.name for c in columns.schema.columns if c.role != "input")}
         found = of_frame(path, _frame(path, rows, used), columns)
     else:
         _check_whole(path, rows, names)

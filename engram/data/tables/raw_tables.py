@@ -34,6 +34,7 @@ from engram.data.schema.encoding import read_cells
 from engram.data.schema.fitting import fit
 from engram.data.schema.kinds import classes
 from engram.data.schema.typed import typed
+from engram.data.tables.survival_columns import BESIDE, survival_columns
 from engram.data.texts import read_texts
 from engram.settings.errors import DataError, few_names
 
@@ -100,6 +101,7 @@ def of_frame(
         faults = [Fault((), str(each), (each.column,)) for each in asked]
         raise DataError(faults[0]._replace(text=f"{path}: {faults[0].text}"), *faults[1:])
     column = fitted.schema.column(target)
+    found: dict[str, Any]
     found = {"y": labels_of(path, column, frame[target]) if y is None else y}
     written = declared.schema.column(target).values
     known = y is None and (frame[target].dtype == "category" or written)
@@ -108,6 +110,9 @@ def of_frame(
     if (part := parts_of(path, declared.schema, frame)) is not None:
         found[PART] = part
     found |= {} if task is None else {"task": task}
+    if declared.survival:
+        survival, paired = survival_columns(path, frame, declared.schema), declared.paired
+        found |= {"y": survival.targets(path, found["y"])} if paired else {BESIDE: survival}
     schema = _of_inputs(path, names, fitted.schema, declared)
     if declared.text:
         return {**found, "x": read_texts(path, frame, declared)}

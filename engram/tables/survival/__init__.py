@@ -1,0 +1,1 @@
+"""Survival: proportional hazards, stratified by site."""

@@ -1,0 +1,196 @@
+"""Newton's ascent of the stratified partial likelihood, one exchange of sums a step."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.tables.survival.partial import (
+    RiskSets,
+    Subjects,
+    Sums,
+    Ties,
+    likelihood_sums,
+    penalize,
+    risk_sets,
+    total,
+)
+
+_STILL: Final = 1e-14  # squared length of a step in standard errors that is none
+_SLACK: Final = 1e-11  # of a log-likelihood, up to which a fall is rounding
+_MOST: Final = 60  # evaluations
+_LOST: Final = 1e-10  # least eigenvalue of an information scaled to diagonal 1
+_MOVING: Final = 1e-3  # step in a column's standard deviations that is not the end
+
+
+class NoMaximum(ValueError):
+    """The likelihood has no single finite maximum; the message says in which column."""
+
+
+class CoxEstimate(NamedTuple):
+    """Coefficients of Cox's model.
+
+    Attributes:
+        coef: Log hazard ratios, shape (d,).
+        information: Of the partial likelihood at ``coef``, shape (d, d).
+        loglik: Log partial likelihood there, with Firth's penalty if there is one.
+        events: Number of events.
+        null: Log partial likelihood at 0, likewise.
+        exchanges: How often the sums were computed.
+    """
+
+    coef: Array
+    information: Array
+    loglik: float
+    events: float
+    null: float
+    exchanges: int
+
+    @property
+    def covariance(self) -> Array:
+        """The inverse of the information, shape (d, d)."""
+        return np.asarray(np.linalg.inv(self.information))
+
+    @property
+    def standard_error(self) -> Array:
+        """Standard error of each coefficient, shape (d,)."""
+        return np.sqrt(np.diag(self.covariance))
+
+
+class Ascent(NamedTuple):
+    """The state between two exchanges.
+
+    Attributes:
+        coef: Where the sums are to be computed next, shape (d,); the estimate, when ``done``.
+        done: Whether they have been computed there, and it is the maximum.
+        best: Where the likelihood was largest so far, shape (d,).
+        sums: The sums there; None before the first exchange.
+        first: The sums at 0.
+        step: From ``best``, shape (d,).
+        exchanges: How often the sums were computed.
+    """
+
+    coef: Array
+    done: bool
+    best: Array
+    sums: Sums | None
+    first: Sums | None
+    step: Array
+    exchanges: int
+
+    @classmethod
+    def begin(cls, columns: int) -> "Ascent":
+        """Begins at coefficients of 0."""
+        nil = np.zeros(columns)
+        return cls(nil, columns == 0, nil, None, None, nil, 0)
+
+    def estimate(self) -> CoxEstimate:
+        """The result, after the last exchange."""
+        assert self.sums is not None  # for mypy: of the last exchange
+        assert self.first is not None  # for mypy: likewise
+        _, _, information, events, _ = self.sums
+        ends = self.sums.loglik, events, self.first.loglik, self.exchanges
+        return CoxEstimate(self.coef, information, *ends)
+
+
+def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool = False) -> Ascent:
+    """Takes one of Newton's steps, or halves the last one if the likelihood fell.
+
+    Args:
+        state: The last state.
+        sums: The strata's sums at its ``coef``.
+        names: Names of the columns, for errors.
+        penalized: Whether to add Firth's penalty, for which the sums need ``third``.
+
+    Raises:
+        NoMaximum: There is no event, columns are dependent, or the likelihood rises without end.
+    """
+    count = state.exchanges + 1
+    if state.first is None:
+        _check_determined(sums, names)
+    sums = penalize(sums) if penalized else sums
+    first = sums if state.first is None else state.first
+    fell = state.sums is not None and not sums.loglik >= _nearly(state.sums.loglik)
+    step = state.step / 2 if fell else _step(sums)
+    still = not fell and float(sums.score @ step) <= _STILL
+    if count >= _MOST or (still and _moving(step, first).any()):
+        raise _endless(step, first, names, penalized)
+    if fell:
+        return state._replace(coef=state.best + step, step=step, exchanges=count)
+    coef = state.coef if still else state.coef + step
+    return Ascent(coef, still, state.coef, sums, first, step, count)
+
+
+def fit(
+    strata: Sequence[Subjects],
+    ties: Ties = "efron",
+    *,
+    penalized: bool = False,
+    names: Sequence[str] | None = None,
+) -> CoxEstimate:
+    """Maximizes the partial likelihood of strata with the same coefficients.
+
+    Args:
+        strata: The subjects of each; each has a baseline hazard of its own.
+        ties: How tied events count.
+        penalized: Whether to add Firth's penalty, with which there always is a maximum.
+        names: Names of the columns, for errors.
+
+    Raises:
+        NoMaximum: There is no event, columns are dependent, or the likelihood rises without end.
+    """
+    require(len(strata) > 0, "number of strata", 0, "at least 1")
+    d = strata[0].x.shape[1]
+    sets: list[RiskSets] = [risk_sets(one, ties) for one in strata]
+    state, names = Ascent.begin(d), [f"x{k}" for k in range(d)] if names is None else names
+    while not state.done:
+        sums = total([likelihood_sums(one, state.coef, third=penalized) for one in sets])
+        state = ascend(state, sums, names, penalized=penalized)
+    return state.estimate()
+
+
+def _nearly(loglik: float) -> float:
+    return loglik - _SLACK * (1 + abs(loglik))
+
+
+def _step(sums: Sums) -> Array:
+    scale = 1 / np.sqrt(np.maximum(np.diag(sums.information), np.finfo(np.float64).tiny))
+    scaled = scale[:, None] * sums.information * scale
+    return np.asarray(scale * np.linalg.lstsq(scaled, scale * sums.score, rcond=None)[0])
+
+
+def _moving(step: Array, first: Sums) -> Array:
+    spread = np.sqrt(np.diag(first.information) / first.events)
+    return np.asarray(np.abs(step) * spread > _MOVING)
+
+
+def _endless(step: Array, first: Sums, names: Sequence[str], penalized: bool) -> NoMaximum:
+    moving = np.flatnonzero(_moving(step, first))
+    if penalized or not len(moving):
+        return NoMaximum(f"Newton's steps do not end after {_MOST}: scale the columns alike")
+    columns = ", ".join(str(names[k]) for k in moving)
+    ways = "up" if len(moving) == 1 and step[moving[0]] > 0 else "down"
+    ways = ways if len(moving) == 1 else "together"
+    return NoMaximum(
+        f"the partial likelihood has no maximum: it rises without end with the coefficient of "
+        f"{columns} ({ways}), as where a group has no event; use Firth's penalty, or leave the "
+        "column out"
+    )
+
+
+def _check_determined(sums: Sums, names: Sequence[str]) -> None:
+    if not sums.events:
+        raise NoMaximum("no event was observed: Cox's model needs at least one")
+    diagonal = np.diag(sums.information)
+    if (diagonal <= 0).any():
+        name = names[int(np.argmax(diagonal <= 0))]
+        raise NoMaximum(
+            f"column {name} is constant among the subjects at risk, in every stratum: leave it out"
+        )
+    scale = 1 / np.sqrt(diagonal)
+    values, vectors = np.linalg.eigh(scale[:, None] * sums.information * scale)
+    if values[0] < _LOST:
+        name = names[int(np.argmax(np.abs(vectors[:, 0])))]
+        raise NoMaximum(f"column {name} is a linear combination of others: leave it out")

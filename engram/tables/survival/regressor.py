@@ -1,0 +1,220 @@
+"""Cox's model with scikit-survival's interface, stratified by a column of sites."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from engram.core.arrays import Array, Bools, Ints, unmasked
+from engram.core.checks import require
+from engram.core.process_modes import own_modes
+from engram.scoring.survival_scores import concordant_pairs
+from engram.tables.model import weights_of
+from engram.tables.survival.baseline import StepFunction, baseline_hazard
+from engram.tables.survival.newton import fit
+from engram.tables.survival.partial import Subjects, Ties
+from engram.tables.tables import Labels, check_finite, distinct, shown, take_tasks
+
+_FIELDS = "fields event (truth values), time and, where subjects enter late, entry"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CoxRegressor(BaseEstimator):
+    """Cox's model of proportional hazards, stratified by task.
+
+    In task m the hazard is ``h(t | x) = h_m(t) exp(<x, beta>)``.
+    All tasks share the coefficients, and each has a baseline hazard of its own: the model is
+    stratified by task. Without tasks there is one stratum.
+
+    Args:
+        ties: How tied events count: ``efron`` or ``breslow``.
+        firth: Whether to add Firth's penalty: with it the likelihood has a finite maximum always,
+            also where a group has no event.
+
+    Attributes:
+        coef_: Log hazard ratios, shape (d,).
+        covariance_: The inverse of the information, shape (d, d).
+        standard_error_: The root of its diagonal, shape (d,).
+        loglik_: Log partial likelihood, with the penalty if there is one; ``null_loglik_`` is that
+            of coefficients 0.
+        events_: Number of events.
+        tasks_: Labels of the tasks, shape (M,), sorted; None without tasks.
+        baselines_: Each task's ``engram.tables.survival.baseline.Baseline``.
+        unique_times_: The times of events in any task, ascending.
+        n_features_in_, feature_names_in_: As scikit-learn has them.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x, site = rng.normal(size=(600, 2)), np.repeat(["a", "b", "c"], 200)
+        >>> time = rng.exponential(np.exp(-x @ [0.5, -1.0]))
+        >>> y = survival_target(event=time < 2, time=np.minimum(time, 2))
+        >>> CoxRegressor().fit(x, y, site).coef_.round(1).tolist()
+        [0.5, -1.0]
+    """
+
+    ties: Ties = "efron"
+    firth: bool = False
+
+    @own_modes()
+    def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
+        """Fits the coefficients, and each task's baseline hazard.
+
+        Args:
+            X: Features, shape (n, d), finite; an array, or a frame with column names.
+            y: Structured array, shape (n,), as ``survival_target`` makes it or scikit-survival.
+            task: Each row's task, shape (n,); or the name of a column of X, which then is not a
+                feature. None: all rows are one stratum.
+            sample_weight: Shape (n,), at least 0: a row of weight c counts as c rows.
+
+        Raises:
+            ValueError: An input is invalid, or the likelihood has no maximum: the message names
+                the column.
+        """
+        X, labels = (X, None) if task is None else take_tasks(X, task, fitting=True)
+        x = self._checked(X, labels, reset=True)
+        check_consistent_length(x, y)
+        weights = weights_of(sample_weight, x)
+        if weights is not None and (bad := ~(np.isfinite(weights) & (weights >= 0))).any():
+            row = int(np.argmax(bad))
+            require(False, "sample_weight", weights[row], f"finite and at least 0 in row {row}")
+        tasks, codes = (None, np.zeros(len(x), np.intp)) if labels is None else distinct(labels)
+        strata = split_strata(Subjects(x, *read_target(y), weights), codes)
+        found = fit(strata, self.ties, penalized=self.firth, names=self.column_names)
+        self.tasks_, self.coef_, self.covariance_ = tasks, found.coef, found.covariance
+        self.standard_error_ = found.standard_error
+        self.loglik_, self.null_loglik_, self.events_ = found.loglik, found.null, found.events
+        self.baselines_ = [baseline_hazard(one, self.coef_) for one in strata]
+        self.unique_times_ = np.unique(np.concatenate([one.time for one in self.baselines_]))
+        return self
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the coefficients."""
+        given = getattr(self, "feature_names_in_", None)
+        return [f"x{k}" for k in range(self.n_features_in_)] if given is None else list(given)
+
+    def _checked(self, X: Any, labels: Labels | None, *, reset: bool) -> Array:
+        check = partial(validate_data, dtype=np.float64, ensure_all_finite=False)
+        x = np.asarray(check(self, unmasked(X), reset=reset))
+        check_finite(
+            x, np.full(len(x), "not given") if labels is None else labels, self.column_names
+        )
+        return x
+
+    @own_modes()
+    def predict(self, X: Any, task: Any = None) -> Array:
+        """Returns the risk score ``<x, beta>`` of each row, shape (n,): higher is worse.
+
+        Args:
+            X: As for ``fit``.
+            task: The name of the frame's column of tasks, if it has one; labels are not needed.
+        """
+        check_is_fitted(self)
+        X, labels = (X, None) if task is None else take_tasks(X, task)
+        return np.asarray(self._checked(X, labels, reset=False) @ self.coef_)
+
+    def predict_survival_function(
+        self, X: Any, task: Any = None, *, return_array: bool = False
+    ) -> list[StepFunction] | Array:
+        """Returns each row's survival curve, by its task's baseline hazard.
+
+        Args:
+            X: As for ``fit``.
+            task: As for ``fit``; not needed where there is one stratum.
+            return_array: Whether to return the curves at ``unique_times_``, shape (n, T), with NaN
+                beyond the last time at which anybody of a task was observed.
+
+        Raises:
+            ValueError: A task was not fitted: it has no baseline hazard.
+        """
+        curves = [self.baselines_[m].survival(eta) for m, eta in self._subjects(X, task)]
+        return np.stack([one(self.unique_times_) for one in curves]) if return_array else curves
+
+    def predict_cumulative_hazard_function(
+        self, X: Any, task: Any = None, *, return_array: bool = False
+    ) -> list[StepFunction] | Array:
+        """Returns each row's cumulative hazard; see ``predict_survival_function``."""
+        curves = [self.baselines_[m].cumulative_hazard(eta) for m, eta in self._subjects(X, task)]
+        return np.stack([one(self.unique_times_) for one in curves]) if return_array else curves
+
+    def _subjects(self, X: Any, task: Any) -> list[tuple[int, float]]:
+        """Pairs of each row's stratum and risk score."""
+        eta = self.predict(X, task).tolist()
+        return list(zip(self._strata(X, task, len(eta)).tolist(), eta, strict=True))
+
+    def _strata(self, X: Any, task: Any, size: int) -> Ints:
+        if self.tasks_ is None or (task is None and len(self.tasks_) == 1):
+            return np.zeros(size, np.intp)
+        _, labels = take_tasks(X, task)
+        known = {label: m for m, label in enumerate(self.tasks_.tolist())}
+        for label in labels.tolist():
+            if label not in known:
+                raise ValueError(
+                    f"task {shown(label)} was not seen in fit: it has no baseline hazard"
+                )
+        return np.array([known[label] for label in labels.tolist()], dtype=np.intp)
+
+    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
+        """Returns the concordance index (Harrell's), from pairs within tasks."""
+        eta = self.predict(X, task)
+        weights = weights_of(sample_weight, eta)
+        strata = self._strata(X, task, len(eta))
+        every = Subjects(eta[:, None], *read_target(y), weights)
+        parts = split_strata(every, strata)
+        of_each = [concordant_pairs(s.time, s.event, s.x[:, 0], s.entry, s.weights) for s in parts]
+        pairs = np.sum(of_each, axis=0)
+        require(bool(pairs[1] > 0), "y", "none", "of subjects of whom pairs can be compared")
+        return float(pairs[0] / pairs[1])
+
+
+def survival_target(event: Any, time: Any, entry: Any = None) -> npt.NDArray[Any]:
+    """Returns the structured array that ``CoxRegressor.fit`` takes.
+
+    Args:
+        event: Whether each subject left by an event, shape (n,); otherwise it was censored.
+        time: Times of exit, shape (n,).
+        entry: Times of entry, shape (n,): a subject is at risk on (entry, time].
+    """
+    columns = {"event": (event, bool), "time": (time, np.float64)}
+    columns |= {} if entry is None else {"entry": (entry, np.float64)}
+    found = np.empty(len(event), dtype=[(name, kind) for name, (_, kind) in columns.items()])
+    for name, (values, kind) in columns.items():
+        found[name] = np.asarray(values, dtype=kind)
+    return found
+
+
+def read_target(y: Any) -> tuple[Array, Bools, Array | None]:
+    """Reads times, events and entries of a structured array.
+
+    Raises:
+        ValueError: It is none, or a time is not finite, negative, or not after its entry.
+    """
+    fields = list(getattr(getattr(y, "dtype", None), "names", None) or ())
+    others = [name for name in fields if name != "entry"]
+    events = [name for name in others if y[name].dtype == bool]
+    if len(others) != 2 or len(events) != 1:
+        got = f"fields {', '.join(fields)}" if fields else type(y).__name__
+        raise ValueError(f"y must be a structured array with {_FIELDS}, got {got}")
+    (name,) = (name for name in others if name not in events)
+    time = np.asarray(y[name], dtype=np.float64)
+    entry = np.asarray(y["entry"], dtype=np.float64) if "entry" in fields else None
+    bad = ~(np.isfinite(time) & (time >= 0))
+    late = np.zeros(len(time), dtype=bool) if entry is None else ~(entry < time)
+    for wrong, what in ((bad, "finite and at least 0"), (late, "after the time of entry")):
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(f"time must be {what}, got {time[row]:g} in row {row}")
+    return time, np.asarray(y[events[0]]), entry
+
+
+def split_strata(subjects: Subjects, codes: Ints) -> list[Subjects]:
+    """Splits subjects by stratum; ``codes`` number the strata from 0, none is empty."""
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes))[:-1]
+    parts = [[None] * (len(ends) + 1) if a is None else np.split(a[order], ends) for a in subjects]
+    return [Subjects(*part) for part in zip(*parts, strict=True)]
