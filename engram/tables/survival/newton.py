@@ -117,7 +117,8 @@ def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool =
     step = state.step / 2 if fell else _step(sums)
     length = np.inf if fell else float(sums.score @ step)
     still = length <= _STILL
-    if count >= _MOST or (length <= _NEARLY and _moving(step, first).any()):
+    endless = not penalized and length <= _NEARLY and bool(_moving(step, first).any())
+    if count >= _MOST or endless:
         raise _endless(step, first, names, penalized)
     if fell:
         return state._replace(coef=state.best + step, step=step, exchanges=count)
