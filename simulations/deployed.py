@@ -95,7 +95,11 @@ def run_deployed(
     """
     folder, server = folder.absolute(), server.absolute()
     wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
-    finished = partial(_finished, folder, experiment, _results(folder))
+    before = _results(folder)
+
+    def finished() -> bool:
+        return _finished(folder, experiment, before)
+
     with ExitStack() as stack:
 
         def row_came(row: dict[str, Any]) -> None:

@@ -103,8 +103,8 @@ class CoxExchange(ScoredSites):
         state = state._replace(done=state.done or self._own.exchanges == 1)
         self._ascent = state
         self.state = {"there": there, "done": torch.full((1,), float(state.done))}
-        row = {"sites": len(self.found), "left-out": len(self.left_out)}
-        row |= {"events": sums.events, "loglik": sums.loglik}
+        counts = {"sites": len(self.found), "left-out": len(self.left_out)}
+        row = counts | {"events": sums.events, "loglik": sums.loglik}
         return ascent_record(state, self._half(state.estimate())), row
 
     def _half(self, found: CoxEstimate) -> Array:
