@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engram.core.method import Context, Objective, Slots
 from engram.core.personal_parameters import build
-from engram.core.slots import pick, zeros
+from engram.core.slots import over_slots, pick, zeros
 from engram.core.types import Params
 from engram.settings.errors import Refused
 
@@ -110,6 +110,8 @@ class Traits(NamedTuple):
         begins: Likewise, before the first step.
         gradients: Gradients of a step, at most.
         again: Gradients of the same batch, at most.
+        points: Of each phase, the slots at which its gradients are taken, with their batches'
+            indices; none if a point is not known before another gradient.
         plain: The slot that plain training moves; "" if a step is something else.
         phases: Number of phases.
     """
@@ -118,6 +120,7 @@ class Traits(NamedTuple):
     begins: str
     gradients: int
     again: int
+    points: tuple[tuple[tuple[str, int], ...], ...]
     plain: str
     phases: int
 
@@ -136,11 +139,13 @@ def traits_of(settings: Any, context: Context, received: Slots, kept: Slots) -> 
     replay = Replay()
     method = build(settings, context._replace(objective=replay.objective))
     client, begins, lacks, most, again, plain = method.client, "", "", 0, 1, set[str]()
+    points: list[tuple[tuple[str, int], ...]] = []
     try:
         token = Token() if client.initial_rows else None
         work, _ = _answered(replay, lambda: client.begin(received, kept, token))
     except Lacking as error:
         begins, work = str(error), _begun(settings, context, received, kept)
+    work = over_slots(torch.zeros_like, work)  # no two slots have the same arrays
     for phase in client.phases:
         tokens = tuple(Token() for _ in range(phase.batches))
         try:
@@ -149,14 +154,16 @@ def traits_of(settings: Any, context: Context, received: Slots, kept: Slots) -> 
         except Lacking as error:
             lacks = str(error)
             continue
-        batches = [id(asked.batch) for asked, _ in calls]
+        batches = [tokens.index(asked.batch) for asked, _ in calls]
+        at = [next((s for s in work if _at(asked, work[s])), "") for asked, _ in calls]
+        points.append(tuple(zip(at, batches, strict=True)) if all(at) else ())
         most, again = max(most, len(calls)), max(again, *map(batches.count, batches))
         same = all(_alike(after[s], x) for s, x in work.items())
         (asked, answer), *more = calls
         moved = [s for s, d in directions.items() if _alike(d, answer) and _at(asked, work[s])]
         plain.add(moved[0] if same and not more and len(moved) == len(directions) == 1 else "")
     only = plain.pop() if len(plain) == len(client.phases) == 1 else ""
-    return Traits(lacks, begins, most, again, only, len(client.phases))
+    return Traits(lacks, begins, most, again, tuple(points), only, len(client.phases))
 
 
 def _answered(replay: Replay, function: Callable[[], Any]) -> tuple[Any, list[Any]]:
