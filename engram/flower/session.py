@@ -101,7 +101,7 @@ class Session(Side):
                 raise Refused(f"{name}: net must be trained in the block, got it as it was")
             work = work | {self.traits.plain: now}
         elif not self._taken:
-            expected = "an optimizer of torch.optim must take steps of net in the block"
+            expected = "one optimizer of torch.optim must take steps of all of net in the block"
             raise Refused(f"{name}: {expected}, got none: train net itself, not a copy of it")
         if self._steps and self._taken != self._steps and len(phases) > 1:
             if self._taken <= first_steps(phases, self._steps)[-1]:
@@ -196,20 +196,21 @@ class Session(Side):
         self.replay.answer(grads)
         step = self._proceed()
         self.again = step is None and self.replay.asked.batch is token
-        if step is None:
-            for p in mine.values():
-                p.grad = None  # so that an optimizer leaves them as they are
-            return False
-        directions, after = step
+        directions, after = step or ({}, self._work)
         moved = {s: d for s, d in directions.items() if d.keys() & self.module.learned}
+        trained = next(iter(moved.values()), {})  # by the optimizer itself; others by its twins
+        needed = self.module.learned if step is None else trained.keys() & self.module.learned
+        if lacking := needed - mine.keys():
+            words = f"one optimizer must hold all that is trained, got none of {min(lacking)}"
+            how = "give client(...) the part that it holds, or take fedavg"
+            raise Refused(f"{self.asked.method}: {words}: {how}")
+        for name, p in mine.items():  # without a gradient, an optimizer leaves them as they are
+            p.grad = trained[name].to(p.dtype) if name in trained else None
+        if step is None:
+            return False
         self._moving = optimizer, mine, moved, after
-        for slot, d in [*moved.items()][:1]:  # by the user's optimizer; others by twins of it
-            if lacking := d.keys() & self.module.learned - mine.keys():
-                words = f"one optimizer must hold all that is trained, got none of {min(lacking)}"
-                raise Refused(f"{self.asked.method}: {words}")
-            self._show(after[slot])
-            for name, p in mine.items():
-                p.grad = d[name].to(p.dtype) if name in d else None
+        if moved:
+            self._show(after[next(iter(moved))])
         return True
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
