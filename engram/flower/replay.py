@@ -62,10 +62,11 @@ class Replay:
     Attributes:
         objective: The objective for ``Context``.
         asked: The gradient at which a function last stopped.
+        answers: The gradients that the function at hand has so far.
     """
 
     def __init__(self) -> None:
-        self._answers: list[Params] = []
+        self.answers: list[Params] = []
         self._at = 0
         self.asked: Asked
         losses, products = _lacking("losses at several models"), _lacking("Hessian products")
@@ -73,11 +74,6 @@ class Replay:
         self.objective = Objective(
             losses, self._gradient, products, losses, lambda *_, **__: derivative
         )
-
-    @property
-    def answered(self) -> int:
-        """Number of gradients that the function at hand has so far."""
-        return len(self._answers)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Runs a function as far as the answers go; returns None if it asks for one more."""
@@ -87,17 +83,13 @@ class Replay:
         except Asked as asked:
             self.asked = asked
             return None
-        self._answers = []
+        self.answers = []
         return result
 
-    def answer(self, gradient: Params) -> None:
-        """Adds the gradient that was asked for."""
-        self._answers.append(gradient)
-
     def _gradient(self, w: Params, batch: Any, names: Any = None) -> Params:
-        if self._at == len(self._answers):
+        if self._at == len(self.answers):
             raise Asked(w, batch)
-        gradient = self._answers[self._at]
+        gradient = self.answers[self._at]
         self._at += 1
         return gradient if names is None else pick(gradient, names)
 
@@ -171,7 +163,7 @@ def _answered(replay: Replay, function: Callable[[], Any]) -> tuple[Any, list[An
     calls: list[Any] = []
     while (result := replay.run(function)) is None:
         calls.append((replay.asked, zeros(replay.asked.point)))
-        replay.answer(calls[-1][1])
+        replay.answers.append(calls[-1][1])
     return result, calls
 
 

@@ -64,7 +64,6 @@ class Session(Side):
         self._twins: dict[str, Twin] = {}
         self._moving: tuple[Optimizer, Params, Slots, Slots] | None = None
         self._checked: Optimizer | None = None
-        self._held: tuple[Optimizer | None, int, Params] = None, 0, {}
         self._taken = 0
         self._handles: list[Any] = []
 
@@ -138,7 +137,7 @@ class Session(Side):
                 return None
             self._work = begun
         phase, step = self._phase, None
-        points = self.traits.points[phase][self.replay.answered :]
+        points = self.traits.points[phase][len(self.replay.answers) :]
         if points:  # known beforehand: the method need not run to say it
             slot, i = points[0]
             self.replay.asked = Asked(self._work[slot], self._tokens[i])
@@ -193,7 +192,7 @@ class Session(Side):
             self._seen.append((self._loaded, statistics))
             self._loaded = self._loaded | statistics
         token = self.replay.asked.batch
-        self.replay.answer(grads)
+        self.replay.answers.append(grads)
         step = self._proceed()
         self.again = step is None and self.replay.asked.batch is token
         directions, after = step or ({}, self._work)
@@ -246,12 +245,8 @@ class Session(Side):
 
     def _mine(self, optimizer: Optimizer) -> Params:
         """Returns the network's arrays that an optimizer holds."""
-        size = sum(len(group["params"]) for group in optimizer.param_groups)
-        if (optimizer, size) != self._held[:2]:  # a loop may add parameters
-            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            mine = {n: p for n, p in self.module.leaves.items() if id(p) in held}
-            self._held = optimizer, size, mine
-        return self._held[2]
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return {n: p for n, p in self.module.leaves.items() if id(p) in held}
 
     def _check(self, optimizer: Optimizer) -> None:
         """Refuses an optimizer that takes other steps than the method's."""
