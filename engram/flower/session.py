@@ -201,7 +201,7 @@ class Session(Side):
         needed = self.module.learned if step is None else trained.keys() & self.module.learned
         if lacking := needed - mine.keys():
             words = f"one optimizer must hold all that is trained, got none of {min(lacking)}"
-            how = "give client(...) the part that it holds, or take fedavg"
+            how = "give client(...) the part that it holds, or take a method of plain steps"
             raise Refused(f"{self.asked.method}: {words}: {how}")
         for name, p in mine.items():  # without a gradient, an optimizer leaves them as they are
             p.grad = trained[name].to(p.dtype) if name in trained else None
