@@ -154,7 +154,7 @@ def adversarial(gan, pull=0.0):
         make.step()
 
 
-def test_two_optimizers_take_plain_steps_or_a_method_s_of_one_part():
+def test_two_optimizers_take_plain_steps_or_one_of_them_a_methods():
     start = Gan()
     for name, part, pull in (("FedAvg", "", 0.0), ("FedProx", "maker", 0.3)):
         by_hand = copy.deepcopy(start)
