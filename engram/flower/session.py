@@ -197,7 +197,7 @@ class Session(Side):
         self.again = step is None and self.replay.asked.batch is token
         directions, after = step or ({}, self._work)
         moved = {s: d for s, d in directions.items() if d.keys() & self.module.learned}
-        trained = next(iter(moved.values()), {})  # by the optimizer itself; others by its twins
+        trained: Params = next(iter(moved.values()), {})  # by the optimizer, others by twins
         needed = self.module.learned if step is None else trained.keys() & self.module.learned
         if lacking := needed - mine.keys():
             words = f"one optimizer must hold all that is trained, got none of {min(lacking)}"
@@ -216,7 +216,7 @@ class Session(Side):
         """Torch's hook after a step: moves the other slots, and asks for the next gradient."""
         if self._moving is None or self._moving[0] is not optimizer:
             return
-        _, mine, moved, after = self._moving
+        mine, moved, after = self._moving[1:]
         for i, (slot, d) in enumerate(moved.items()):
             names = d.keys() & self.module.learned
             if i:
