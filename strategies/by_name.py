@@ -63,5 +63,6 @@ def class_of(name: str) -> type[MethodStrategy]:
     doc = "\n    ".join([f"{about.meaning}. {about.source}.\n", *meanings])
     body = {"__init__": init, "__module__": "engram.strategies", "__doc__": doc}
     made = type(name, (MethodStrategy,), body)
+    # ``inspect`` reads it, and types do not declare it.
     made.__signature__ = Signature([net, *own, *options, *flowers])  # type: ignore[attr-defined]
     return made

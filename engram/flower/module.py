@@ -53,13 +53,12 @@ class NetworkModule:
     def read(self, names: Iterable[str] | None = None) -> Params:
         """Returns copies of the arrays of these names; None: of all."""
         every = self.leaves if names is None else {n: self.leaves[n] for n in names}
-        return {n: x.detach().to(torch.float32, copy=True) for n, x in every.items()}
+        return {n: x.detach().float().clone() for n, x in every.items()}
 
     def load(self, params: Params) -> None:
         """Writes arrays into the module."""
-        with torch.no_grad():
-            for name, leaf in params.items():
-                self.leaves[name].copy_(leaf)
+        for name, leaf in params.items():
+            self.leaves[name].detach().copy_(leaf)
 
     def network(self, personal: str, draw: Callable[[], Params] | None = None) -> Network:
         """Returns the network that methods are built for.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engram.core.method import Context, Objective, Slots
 from engram.core.personal_parameters import build
-from engram.core.slots import pick, zeros
+from engram.core.slots import over_slots, pick, zeros
 from engram.core.types import Params
 from engram.settings.errors import Refused
 
@@ -62,10 +62,11 @@ class Replay:
     Attributes:
         objective: The objective for ``Context``.
         asked: The gradient at which a function last stopped.
+        answers: The gradients that the function at hand has so far.
     """
 
     def __init__(self) -> None:
-        self._answers: list[Params] = []
+        self.answers: list[Params] = []
         self._at = 0
         self.asked: Asked
         losses, products = _lacking("losses at several models"), _lacking("Hessian products")
@@ -73,11 +74,6 @@ class Replay:
         self.objective = Objective(
             losses, self._gradient, products, losses, lambda *_, **__: derivative
         )
-
-    @property
-    def answered(self) -> int:
-        """Number of gradients that the function at hand has so far."""
-        return len(self._answers)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Runs a function as far as the answers go; returns None if it asks for one more."""
@@ -87,17 +83,13 @@ class Replay:
         except Asked as asked:
             self.asked = asked
             return None
-        self._answers = []
+        self.answers = []
         return result
 
-    def answer(self, gradient: Params) -> None:
-        """Adds the gradient that was asked for."""
-        self._answers.append(gradient)
-
     def _gradient(self, w: Params, batch: Any, names: Any = None) -> Params:
-        if self._at == len(self._answers):
+        if self._at == len(self.answers):
             raise Asked(w, batch)
-        gradient = self._answers[self._at]
+        gradient = self.answers[self._at]
         self._at += 1
         return gradient if names is None else pick(gradient, names)
 
@@ -110,6 +102,8 @@ class Traits(NamedTuple):
         begins: Likewise, before the first step.
         gradients: Gradients of a step, at most.
         again: Gradients of the same batch, at most.
+        points: Of each phase, the slots at which its gradients are taken, with their batches'
+            indices; none if a point is not known before another gradient.
         plain: The slot that plain training moves; "" if a step is something else.
         phases: Number of phases.
     """
@@ -118,6 +112,7 @@ class Traits(NamedTuple):
     begins: str
     gradients: int
     again: int
+    points: tuple[tuple[tuple[str, int], ...], ...]
     plain: str
     phases: int
 
@@ -136,11 +131,13 @@ def traits_of(settings: Any, context: Context, received: Slots, kept: Slots) -> 
     replay = Replay()
     method = build(settings, context._replace(objective=replay.objective))
     client, begins, lacks, most, again, plain = method.client, "", "", 0, 1, set[str]()
+    points: list[tuple[tuple[str, int], ...]] = []
     try:
         token = Token() if client.initial_rows else None
         work, _ = _answered(replay, lambda: client.begin(received, kept, token))
     except Lacking as error:
         begins, work = str(error), _begun(settings, context, received, kept)
+    work = over_slots(torch.zeros_like, work)  # no two slots have the same arrays
     for phase in client.phases:
         tokens = tuple(Token() for _ in range(phase.batches))
         try:
@@ -149,14 +146,16 @@ def traits_of(settings: Any, context: Context, received: Slots, kept: Slots) -> 
         except Lacking as error:
             lacks = str(error)
             continue
-        batches = [id(asked.batch) for asked, _ in calls]
+        batches = [tokens.index(asked.batch) for asked, _ in calls]
+        at = [next((s for s in work if _at(asked, work[s])), "") for asked, _ in calls]
+        points.append(tuple(zip(at, batches, strict=True)) if all(at) else ())
         most, again = max(most, len(calls)), max(again, *map(batches.count, batches))
         same = all(_alike(after[s], x) for s, x in work.items())
         (asked, answer), *more = calls
         moved = [s for s, d in directions.items() if _alike(d, answer) and _at(asked, work[s])]
         plain.add(moved[0] if same and not more and len(moved) == len(directions) == 1 else "")
     only = plain.pop() if len(plain) == len(client.phases) == 1 else ""
-    return Traits(lacks, begins, most, again, only, len(client.phases))
+    return Traits(lacks, begins, most, again, tuple(points), only, len(client.phases))
 
 
 def _answered(replay: Replay, function: Callable[[], Any]) -> tuple[Any, list[Any]]:
@@ -164,7 +163,7 @@ def _answered(replay: Replay, function: Callable[[], Any]) -> tuple[Any, list[An
     calls: list[Any] = []
     while (result := replay.run(function)) is None:
         calls.append((replay.asked, zeros(replay.asked.point)))
-        replay.answer(calls[-1][1])
+        replay.answers.append(calls[-1][1])
     return result, calls
 
 

@@ -1,12 +1,12 @@
 """A client's training: ``with engram.flower.client(msg, context, net)`` around a loop."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from logging import getLogger
 from typing import Any, Self
 
 import torch
 from flwr.app import Message
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -15,13 +15,14 @@ from torch.optim.optimizer import (
 
 from engram.core.method import Slots
 from engram.core.personal_parameters import build
-from engram.core.rounds import Stepper, first_steps
-from engram.core.slot_optimizers import State, optimizer_of
+from engram.core.rounds import first_steps
+from engram.core.slots import pick
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.flower.module import Loss
+from engram.flower.own_steps import own_steps
 from engram.flower.repeats import Batches
-from engram.flower.replay import OUTPUTS, Token, refusal, traits_of
+from engram.flower.replay import Asked, Token, refusal, traits_of
 from engram.flower.side import USUAL, Side, Site
 from engram.flower.twins import Twin, check_optimizer
 from engram.settings.errors import Refused
@@ -56,11 +57,13 @@ class Session(Side):
         self.result: tuple[Slots, Slots] | None = None
         self.again, self.batching, self.gradients = False, False, 0
         self._steps, self._loss, self._first = steps, loss, first
+        self._tokens = tuple(Token() for _ in range(self.method.client.phases[0].batches))
         self._work: Slots = {}  # until the method begins
         self._loaded: Params = {}
         self._seen: list[tuple[Params, Params]] = []
         self._twins: dict[str, Twin] = {}
-        self._moving: tuple[Slots, Slots] | None = None
+        self._moving: tuple[Optimizer, Params, Slots, Slots] | None = None
+        self._checked: Optimizer | None = None
         self._taken = 0
         self._handles: list[Any] = []
 
@@ -97,7 +100,7 @@ class Session(Side):
                 raise Refused(f"{name}: net must be trained in the block, got it as it was")
             work = work | {self.traits.plain: now}
         elif not self._taken:
-            expected = "an optimizer of torch.optim must take steps of net in the block"
+            expected = "one optimizer of torch.optim must take steps of all of net in the block"
             raise Refused(f"{name}: {expected}, got none: train net itself, not a copy of it")
         if self._steps and self._taken != self._steps and len(phases) > 1:
             if self._taken <= first_steps(phases, self._steps)[-1]:
@@ -133,18 +136,24 @@ class Session(Side):
                 self._show(self.replay.asked.point)
                 return None
             self._work = begun
-        if not self.replay.answered:
-            self._tokens = tuple(Token() for _ in range(client.phases[0].batches))
-        direction = client.phases[self._phase].direction
-        step: tuple[Slots, Slots] | None = self.replay.run(direction, self._work, self._tokens)
+        phase, step = self._phase, None
+        points = self.traits.points[phase][len(self.replay.answers) :]
+        if points:  # known beforehand: the method need not run to say it
+            slot, i = points[0]
+            self.replay.asked = Asked(self._work[slot], self._tokens[i])
+        else:
+            direction = client.phases[phase].direction
+            step = self.replay.run(direction, self._work, self._tokens)
         if step is None:
             self._show(self.replay.asked.point)
         return step
 
     @property
     def _phase(self) -> int:
-        starts = first_steps(self.method.client.phases, self._steps or 0)
-        return sum(start <= self._taken for start in starts) - 1 if self._steps else 0
+        if not self._steps:
+            return 0
+        starts = first_steps(self.method.client.phases, self._steps)
+        return sum(start <= self._taken for start in starts) - 1
 
     def _show(self, point: Params) -> None:
         """Loads arrays into the network, but for those that are there already."""
@@ -153,14 +162,15 @@ class Session(Side):
 
     def _before(self, optimizer: Optimizer, args: Any, named: Any) -> Any:
         """Torch's hook before a step: ``.grad`` becomes the method's direction."""
-        mine = self._mine(optimizer)
-        if not mine:
-            return None
-        self._check(optimizer)
+        if self._moving is not None or not (mine := self._mine(optimizer)):
+            return None  # of a twin, or of another network
+        if optimizer is not self._checked:
+            self._check(optimizer)
+            self._checked = optimizer
         closure = named.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             there = any(p.grad is not None for p in mine.values())
-            if there and not self._answer(mine) and self.again and not self.batching:
+            if there and not self._answer(optimizer, mine) and self.again and not self.batching:
                 how = "iterate session.batches(loader), with a mod engram.flower.batches(loader)"
                 words = f"takes {self.traits.again} gradients of a batch: {how}"
                 raise Refused(f"{self.asked.method} {words}")
@@ -168,49 +178,51 @@ class Session(Side):
         while True:
             with torch.enable_grad():
                 value = closure()
-            if self._answer(mine) or not self.again:
+            if self._answer(optimizer, mine) or not self.again:
                 return (args[0], lambda value=value: value), {}
 
-    def _answer(self, mine: Params) -> bool:
+    def _answer(self, optimizer: Optimizer, mine: Params) -> bool:
         """Takes the gradients that are there; returns whether a step is complete."""
         self.gradients, grads = self.gradients + 1, Params()
         for name, leaf in self.module.leaves.items():
             taken = mine[name].grad if name in mine else None
             grads[name] = torch.zeros_like(leaf).float() if taken is None else taken.float()
-            if name in mine:
-                mine[name].grad = None  # so that an optimizer leaves them as they are
         if self.module.running:
             statistics = self.module.read(self.module.running)
             self._seen.append((self._loaded, statistics))
             self._loaded = self._loaded | statistics
         token = self.replay.asked.batch
-        self.replay.answer(grads)
+        self.replay.answers.append(grads)
         step = self._proceed()
         self.again = step is None and self.replay.asked.batch is token
+        directions, after = step or ({}, self._work)
+        moved = {s: d for s, d in directions.items() if d.keys() & self.module.learned}
+        trained: Params = next(iter(moved.values()), {})  # by the optimizer, others by twins
+        needed = self.module.learned if step is None else trained.keys() & self.module.learned
+        if lacking := needed - mine.keys():
+            words = f"one optimizer must hold all that is trained, got none of {min(lacking)}"
+            how = "give client(...) the part that it holds, or take a method of plain steps"
+            raise Refused(f"{self.asked.method}: {words}: {how}")
+        for name, p in mine.items():  # without a gradient, an optimizer leaves them as they are
+            p.grad = trained[name].to(p.dtype) if name in trained else None
         if step is None:
             return False
-        directions, after = step
-        moved = {s: d for s, d in directions.items() if d.keys() & self.module.learned}
-        self._moving = moved, after
-        for slot, d in [*moved.items()][:1]:  # by the user's optimizer; others by twins of it
-            if lacking := d.keys() & self.module.learned - mine.keys():
-                words = f"one optimizer must hold all that is trained, got none of {min(lacking)}"
-                raise Refused(f"{self.asked.method}: {words}")
-            self._show(after[slot])
-            for name, p in mine.items():
-                p.grad = d[name].to(p.dtype) if name in d else None
+        self._moving = optimizer, mine, moved, after
+        if moved:
+            self._show(after[next(iter(moved))])
         return True
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         """Torch's hook after a step: moves the other slots, and asks for the next gradient."""
-        if self._moving is None or not (mine := self._mine(optimizer)):
+        if self._moving is None or self._moving[0] is not optimizer:
             return
-        (moved, after), self._moving = self._moving, None
+        mine, moved, after = self._moving[1:]
         for i, (slot, d) in enumerate(moved.items()):
             names = d.keys() & self.module.learned
             if i:
-                twin = self._twins.setdefault(slot, Twin(optimizer, {n: mine[n] for n in names}))
-                w = twin.step(optimizer, mine, after[slot], d)
+                if slot not in self._twins:
+                    self._twins[slot] = Twin(optimizer)
+                w = self._twins[slot].step(optimizer, mine, after[slot], pick(d, names))
             else:
                 w = self.module.read(names)
                 self._loaded = self._loaded | w
@@ -220,7 +232,7 @@ class Session(Side):
             after = after | {slot: found}
         for p in mine.values():
             p.grad = None
-        self._work, self._taken, self._seen = after, self._taken + 1, []
+        self._work, self._taken, self._seen, self._moving = after, self._taken + 1, [], None
         self._proceed()
 
     def _statistics(self, slot: str) -> Params:
@@ -269,34 +281,12 @@ class Session(Side):
             optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``, with the method's ``eta``.
 
         Raises:
-            Refused: There is not one of loss and criterion, or the method needs the criterion.
+            Refused: There is not one of loss and criterion, or the method needs the criterion;
+                or the number of steps is not known.
         """
-        module = self.module
-        if loss is None and criterion is not None:
-            objective, forward = module.objective_by(criterion), nn.Module.__call__
-            drawn: Iterator[Any] = iter(batches)
-        elif criterion is None and loss is not None:
-            if self.traits.lacks in OUTPUTS:
-                words = "looks at outputs or rows: call session.train(batches, criterion=...)"
-                raise Refused(f"{self.asked.method} {words}")
-            objective, forward = module.objective(loss), loss
-            drawn = ((batch, None) for batch in batches)
-        else:
-            raise Refused("train must be given one of loss and criterion")
-        module.net.train()
-        method = build(self.settings, self.context._replace(objective=objective))
-        client, statistics = method.client, module.statistics(forward)
-        stepper = Stepper(optimizer_of(optimizer), 1.0, module.running, statistics)
-        each, initial = client.phases[0].batches, bool(client.initial_rows)
-        total = steps or (len(batches) - initial) // each  # type: ignore[arg-type]
-        starts = first_steps(client.phases, total)
-        states: list[State] = [{} for _ in client.phases]
-        work = client.begin(self.received, self.kept, next(drawn) if initial else None)
-        for h in range(total):
-            at = sum(start <= h for start in starts) - 1
-            taken = tuple(next(drawn) for _ in range(each))
-            work, states[at] = stepper.take(client.phases[at], work, states[at], taken)
-        self._work, self._taken, self.method = work, total, method
-        network = module.leaves.keys()
-        whole = (x for x in work.values() if isinstance(x, dict) and x.keys() == network)
+        self._work, self._taken, self.method = own_steps(
+            self, self.kept, self.traits, batches, loss, criterion, steps, optimizer
+        )
+        network = self.module.leaves.keys()
+        whole = (x for x in self._work.values() if isinstance(x, dict) and x.keys() == network)
         self._show(next(whole, {}))

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, defaultdict
 
-import torch
+from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from engram.core.method import Method
@@ -15,11 +15,10 @@ class Twin:
 
     Args:
         optimizer: The optimizer.
-        params: The parameters that it moves, by name.
     """
 
-    def __init__(self, optimizer: Optimizer, params: Params) -> None:
-        self._shadow = {n: p.detach().clone().requires_grad_() for n, p in params.items()}
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._shadow: Params = {}
         self._twin = object.__new__(type(optimizer))
         shared = {k: v for k, v in vars(optimizer).items() if k != "step"}  # schedules wrap it
         vars(self._twin).update(shared, state=defaultdict(dict), param_groups=[])
@@ -35,18 +34,18 @@ class Twin:
             w: Arrays before the step.
             direction: Their gradients.
         """
-        shadow, names = self._shadow, {id(p): n for n, p in mine.items()}
+        shadow, names = self._shadow, {id(mine[n]): n for n in direction}
+        for n, d in direction.items():
+            start = w[n].to(mine[n].dtype).clone()  # the step is in place
+            if n not in shadow:
+                shadow[n] = nn.Parameter(start)
+            shadow[n].data, shadow[n].grad = start, d.to(start.dtype)
         self._twin.param_groups = [
-            group
-            | {"params": [shadow[n] for p in group["params"] if (n := names.get(id(p))) in shadow]}
+            group | {"params": [shadow[names[id(p)]] for p in group["params"] if id(p) in names]}
             for group in optimizer.param_groups
         ]
-        with torch.no_grad():
-            for n, leaf in shadow.items():
-                leaf.copy_(w[n])
-                leaf.grad = direction[n].to(leaf.dtype)
         self._twin.step()
-        return {n: x.detach().float().clone() for n, x in shadow.items()}
+        return {n: shadow[n].detach().float() for n in direction}
 
 
 def check_optimizer(optimizer: Optimizer, method: Method, name: str) -> None:

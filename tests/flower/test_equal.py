@@ -1,5 +1,7 @@
 """Every method in a loop of a user's: the numbers of ``engram.simulate``, on its batches."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -120,7 +122,7 @@ def in_flower(strategy, norm, batches, rows, way, settings, eta):
     @app.evaluate()
     def evaluate(msg, context):
         number, net = context.node_config["partition-id"], Net(norm)
-        choose = lambda: float(loss(net, batches[1, number][1][0][0]))  # noqa: E731
+        choose = partial(loss, net, batches[1, number][1][0][0])
         with served(msg, context, net, tune=lambda: None, loss=choose) as session:
             models[number] = {n: x.clone() for n, x in net.state_dict().items()}
         return session.reply(1, accuracy=0.5)

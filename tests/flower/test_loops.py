@@ -1,5 +1,7 @@
 """Loops of users beside a plain one: accelerate's, closures, parts of batches, two optimizers."""
 
+import copy
+
 import pytest
 import torch
 from torch.func import functional_call
@@ -129,3 +131,44 @@ def test_two_models_of_a_method_have_moments_of_their_own():
     own = {f"own/{n}": x for n, x in ends["own"].items()}
     assert gap(kept(grid.contexts[100]), own) < 1e-6
     assert gap(strategy.slots["model"], ends["model"]) < 1e-6
+
+
+class Gan(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.maker, self.judge = torch.nn.Linear(2, 5), torch.nn.Linear(5, 1)
+
+
+def adversarial(gan, pull=0.0):
+    """A loop with an optimizer for each part; ``pull`` holds the maker near its start."""
+    start = {n: x.detach().clone() for n, x in gan.maker.named_parameters()}
+    make, judge = (torch.optim.SGD(part.parameters(), 0.1) for part in (gan.maker, gan.judge))
+    for x, _ in BATCHES:
+        judge.zero_grad()
+        (gan.judge(gan.maker(x[:, :2])).mean() - gan.judge(x).mean()).square().backward()
+        judge.step()
+        make.zero_grad()
+        gan.judge(gan.maker(x[:, :2])).square().mean().backward()
+        for n, leaf in gan.maker.named_parameters() if pull else ():
+            leaf.grad += pull * (leaf.detach() - start[n])
+        make.step()
+
+
+def test_two_optimizers_take_plain_steps_or_one_of_them_a_methods():
+    start = Gan()
+    for name, part, pull in (("FedAvg", "", 0.0), ("FedProx", "maker", 0.3)):
+        by_hand = copy.deepcopy(start)
+        adversarial(by_hand, pull)
+
+        def train(msg, context, part=part):
+            gan = copy.deepcopy(start)
+            with client(msg, context, gan.get_submodule(part)) as session:
+                adversarial(gan)
+            return session.reply(6)
+
+        how = {"mu": pull} if pull else {}
+        strategy = getattr(strategies, name)(start.get_submodule(part), **how)
+        _, grid = run(strategy, train, rounds=1)
+        assert not grid.errors
+        ends = {n: x.detach() for n, x in by_hand.get_submodule(part).named_parameters()}
+        assert gap(strategy.slots["model"], ends) < 1e-6

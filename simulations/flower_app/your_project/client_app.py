@@ -2,6 +2,7 @@
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch.utils.data import DataLoader
 
 from engram.flower import batches, mod
 from your_project.task import Net, load_data
@@ -11,18 +12,23 @@ from your_project.task import train as train_fn
 app = ClientApp(mods=[mod])
 
 
+def prepare(msg: Message, context: Context) -> tuple[Net, DataLoader, DataLoader]:
+    """Returns the received model, and batches of the node's training and test rows."""
+    model = Net()
+    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    batch_size = context.run_config["batch-size"]
+    return model, *load_data(context.node_config["partition-id"], batch_size)
+
+
 @app.train()
 def train(msg: Message, context: Context) -> Message:
     """Trains the model on local data."""
-    model = Net()
-    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
-    partition_id, config = context.node_config["partition-id"], context.run_config
-    trainloader, _ = load_data(partition_id, config["batch-size"])
+    model, trainloader, _ = prepare(msg, context)
 
     train_loss = train_fn(
         model,
         batches(trainloader),
-        config["local-epochs"],
+        context.run_config["local-epochs"],
         msg.content["config"]["lr"],
     )
 
@@ -35,10 +41,7 @@ def train(msg: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
     """Scores the model on local data."""
-    model = Net()
-    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
-    partition_id, config = context.node_config["partition-id"], context.run_config
-    _, testloader = load_data(partition_id, config["batch-size"])
+    model, _, testloader = prepare(msg, context)
 
     eval_acc = test_fn(model, testloader)
 
