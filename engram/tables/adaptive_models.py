@@ -1,18 +1,21 @@
 """Adaptive MOLAR as scikit-learn estimators, for tables with a column of task labels."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.tables.adaptive import adapt
 from engram.tables.borrowing_intervals import honest_intervals
+from engram.tables.effects import Summary, summarize
 from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import Intervals
 from engram.tables.model import MultitaskModel, Numbers, TwoClasses
-from engram.tables.site import Rows, SiteEstimate, estimate_site, stacked
+from engram.tables.site import Rows, stacked
 from engram.tables.tables import Scaling, dependent_columns
+
+_NONE: Final = "-: no interval: the rows of all tasks do not determine it"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -26,7 +29,7 @@ class Adaptive(MultitaskModel):
         shared_error_: Standard error of each shared coefficient and of the intercept, shape (d',);
             infinite where the rows of all tasks together do not determine it.
         shared_freedom_: Degrees of freedom of these, shape (d',); infinite without scatter.
-        sites_: Each task's own estimate (OLS or maximum likelihood).
+        shared_covariance_: Covariance of the shared coefficients, shape (d', d').
     """
 
     c: float = REACH
@@ -35,7 +38,7 @@ class Adaptive(MultitaskModel):
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         self._check_several()
         d = self.n_features_in_
-        x, _, counts = stacked(rows)
+        x, _, counts = stacked(rows).counted()
         scaling = Scaling.of(x, counts)
         scaling.center[d * self.fit_intercept :] = 0.0
         plain = [scaling.of_rows(own) for own in rows]
@@ -45,13 +48,42 @@ class Adaptive(MultitaskModel):
         self.support_: Bools = found.heterogeneity.apart[:, :d]
         self.spread_ = np.sqrt(found.heterogeneity.variance[:d]) / scaling.scale[:d]
         self.p_value_ = found.heterogeneity.p_value[:d]
-        self.sites_: list[SiteEstimate] = [estimate_site(own, family=self._family) for own in rows]
+        self.sites_ = [self._own_estimate(own) for own in rows]
         full = scaling.unscaled(np.vstack([found.coefs, found.center]))
         back = scaling.unscaled(np.eye(full.shape[1])).T
         self.shared_error_, self.shared_freedom_ = found.errors(back)
+        self.shared_covariance_ = found.covariance_of(back)
         for one in dependent_columns(plain, intercept=self.fit_intercept):
             self.shared_error_[[one.column, *one.others]] = np.inf
         return full[:-1], full[-1]
+
+    def _shared_summary(self, level: float, simultaneous: bool) -> Summary:
+        covariance = self.shared_covariance_.copy()
+        np.fill_diagonal(covariance, self.shared_error_**2)
+        full = np.append(self.shared_coef_, self.shared_intercept_)[: len(covariance)]
+        found = summarize(
+            "",
+            self.column_names,
+            full,
+            covariance,
+            freedom=self.shared_freedom_,
+            level=level,
+            simultaneous=simultaneous,
+        )
+        counts = [f"{n} of {len(self.tasks_)}" if n else "" for n in self.support_.sum(axis=0)]
+        marks = [*counts, *[""] * self.fit_intercept]
+        return found._replace(heading="tasks that differ", marks=marks, none=_NONE)
+
+    def _task_summary(self, i: int, own: Summary) -> Summary:
+        low, high = honest_intervals(self.sites_, level=own.level, intercept=self.fit_intercept)
+        full = np.append(self.coef_[i], self.intercept_[i])[: len(own.names)]
+        marks = ["differs" if apart else "" for apart in self.support_[i]]
+        return own._replace(
+            coef=full,
+            limits=Intervals(low[i], high[i]),
+            own=own.coef,
+            marks=[*marks, *[""] * self.fit_intercept],
+        )
 
     def confidence_intervals(self, level: float = 0.95) -> Intervals:
         """Returns an interval for each task's coefficients, each limit of shape (M, d).

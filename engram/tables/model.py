@@ -23,7 +23,9 @@ from engram.core.arrays import Array, unmasked
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
 from engram.tables.families import FAMILIES, FamilyName
-from engram.tables.site import INTERCEPT, Rows
+from engram.tables.sandwich import Robust
+from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site
+from engram.tables.summaries import Summaries
 from engram.tables.tables import (
     Scaling,
     check_finite,
@@ -37,7 +39,7 @@ from engram.tables.tables import (
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MultitaskModel(BaseEstimator):
+class MultitaskModel(Summaries, BaseEstimator):
     """Base of estimators with coefficients for each task and shared coefficients.
 
     A subclass defines its family, and computes coefficients from the tasks' rows (``_estimate``).
@@ -47,6 +49,7 @@ class MultitaskModel(BaseEstimator):
 
     Attributes:
         tasks_: Labels of the tasks, shape (M,), sorted.
+        sites_: Each task's own estimate (OLS or maximum likelihood).
         coef_: Shape (M, d), in the order of ``tasks_``.
         intercept_: Shape (M,).
         shared_coef_: Shape (d,).
@@ -58,17 +61,19 @@ class MultitaskModel(BaseEstimator):
     fit_intercept: bool = True
     standardize: bool = False
     unseen: Literal["error", "shared"] = "error"
+    robust: Robust = "none"
 
-    @property
-    @abstractmethod
-    def _family(self) -> FamilyName: ...
+    def _own_estimate(self, rows: Rows) -> SiteEstimate:
+        return estimate_site(rows, family=self._family, robust=self.robust)
 
     @abstractmethod
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         """Returns coefficients (M, d') of the tasks and shared ones (d',), d' with intercept."""
 
     @own_modes()
-    def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, task: Any = None, sample_weight: Any = None, cluster: Any = None
+    ) -> Self:
         """Fits all tasks.
 
         Args:
@@ -77,18 +82,25 @@ class MultitaskModel(BaseEstimator):
             task: Each row's task, shape (n,); or the name of a column of X, which then is not a
                 feature.
             sample_weight: Shape (n,), at least 0: a row of weight c counts as c rows.
+            cluster: For ``robust="clusters"``, each row's cluster within its task, such as its
+                patient, as ``task`` is given.
 
         Raises:
             ValueError: If an input is invalid; the message names the task and the column.
         """
         require(self.unseen in ("error", "shared"), "unseen", self.unseen, "error or shared")
         X, labels = take_tasks(X, task, fitting=True)
+        if cluster is not None:
+            X, clusters = take_tasks(X, cluster, what="cluster")
+            numbers = distinct(clusters)[1]
         x, target = self._checked(X, y, reset=True)
         self._check_rows(x, target, labels)
         weights = weights_of(sample_weight, x)
         self.tasks_, codes = distinct(labels)
         self.scaling_ = Scaling.of(x, weights) if self.standardize else None
         rows = rows_of_tasks(self._design(x), target, weights, codes, self.tasks_)
+        if cluster is not None:
+            rows = [own._replace(clusters=numbers[codes == m]) for m, own in enumerate(rows)]
         own, shared = self._estimate(rows)
         self.coef_, self.intercept_ = self._apart(own)
         self.shared_coef_, (self.shared_intercept_,) = self._apart(shared)

@@ -14,6 +14,8 @@ from scipy.linalg.lapack import dtrtri
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.tables.families import FAMILIES, FamilyName, NoEstimate
+from engram.tables.firth import firth_logistic
+from engram.tables.sandwich import ROBUST, Fitted, Robust, sandwich_root
 
 INTERCEPT = "intercept"  # name of the coefficient of a column of ones
 
@@ -28,11 +30,13 @@ class Rows(NamedTuple):
         x: Shape (n, d), n >= 1, finite; a column of ones in it if there is to be an intercept.
         y: Targets in the family's range, shape (n,).
         weights: Shape (n,), at least 0, not all 0: a row of weight c counts as c rows. None: 1.
+        clusters: Shape (n,): rows of one number may depend on each other. None: no two do.
     """
 
     x: Array
     y: Array
     weights: Array | None = None
+    clusters: Ints | None = None
 
     def with_ones(self) -> "Rows":
         """Adds a last column of ones, for an intercept."""
@@ -60,6 +64,8 @@ class SiteEstimate(NamedTuple):
             it cannot be estimated: there are no more rows than coefficients, or the likelihood has
             no maximum. Then no coefficient counts as determined.
         freedom: Degrees of freedom in the estimate of ``sigma``; infinite if it is known.
+        root: A matrix C, shape (d, m), with the covariance ``sigma^2 C C'`` of the determined
+            coefficients; None if only ``scale`` is known, as at a server.
     """
 
     coef: Array
@@ -67,6 +73,7 @@ class SiteEstimate(NamedTuple):
     size: float
     sigma: float
     freedom: float = np.inf
+    root: Array | None = None
 
     @property
     def determined(self) -> Bools:
@@ -80,9 +87,28 @@ class SiteEstimate(NamedTuple):
         errors[self.determined] = self.sigma * self.scale[self.determined]
         return errors
 
+    @property
+    def covariance(self) -> Array:
+        """Covariance of the coefficients, (d, d); undetermined ones have an infinite variance.
+
+        Without ``root`` it is diagonal.
+        """
+        known = self.determined
+        if self.root is None or not known.any():
+            return np.diag(self.standard_error**2)
+        found = self.sigma**2 * self.root @ self.root.T
+        found[~known] = found[:, ~known] = 0.0
+        found[~known, ~known] = np.inf
+        return np.asarray(found)
+
 
 def estimate_site(
-    rows: Rows, *, family: FamilyName = "linear", sigma: float | None = None
+    rows: Rows,
+    *,
+    family: FamilyName = "linear",
+    sigma: float | None = None,
+    robust: Robust = "none",
+    firth: bool = False,
 ) -> SiteEstimate:
     """Fits one task alone.
 
@@ -91,24 +117,60 @@ def estimate_site(
         family: The family of models.
         sigma: Standard deviation of the noise of a linear model, > 0; None to estimate it by
             ``sqrt(||X b - y||^2 / (n - d))``. Must be None for other families.
+        robust: Form of the standard errors (``engram.tables.sandwich``); ``none``: the model's.
+        firth: Whether logistic models have Firth's penalty, by which classes that some column
+            tells apart have estimates, too.
 
     Returns:
         The estimate. Too few rows are not an error: see ``SiteEstimate``.
+
+    Raises:
+        ValueError: If the rows have no clusters, or one, for errors by clusters.
     """
     require(sigma is None or family == "linear", "sigma", sigma, "None, but for family linear")
+    require(robust in ROBUST, "robust", robust, f"one of {', '.join(ROBUST)}")
     x, y, counts = rows.counted()
     try:
-        return _estimated(x, y, counts, family, sigma)
+        found = _estimated(x, y, counts, family, sigma, firth=firth)
+        return found if robust == "none" else _robust(found, rows, family, robust)
     except NoEstimate:
         unknown = np.full(x.shape[1], np.inf)
         return SiteEstimate(np.zeros(x.shape[1]), unknown, float(counts.sum()), np.inf)
 
 
+def _robust(site: SiteEstimate, rows: Rows, family: FamilyName, kind: Robust) -> SiteEstimate:
+    """The estimate with robust standard errors; by clusters, these have G - 1 degrees of freedom.
+
+    Sites with no noise, or without clusters of their own, stay as they are.
+    """
+    (x, y, counts), model = rows.counted(), FAMILIES[family]
+    if site.root is None or not site.sigma:
+        return site
+    kept, eta = (site.root != 0).any(axis=1), x @ site.coef
+    fit = Fitted(x[:, kept], y - model.mean(eta), model.curvature(eta), counts, site.root[kept])
+    clusters, freedom = rows.clusters, site.freedom
+    if clusters is not None and rows.weights is not None:
+        clusters = clusters[rows.weights > 0]
+    part = sandwich_root(fit, kind, clusters) / site.sigma
+    if kind == "clusters" and clusters is not None:
+        freedom = float(len(np.unique(clusters)) - 1)
+    root = np.zeros((len(kept), part.shape[1]))
+    root[kept] = part
+    scale = np.where(site.determined, np.linalg.norm(root, axis=1), np.inf)
+    return site._replace(scale=scale, root=root, freedom=freedom)
+
+
 def _estimated(
-    x: Array, y: Array, counts: Array, family: FamilyName, sigma: float | None
+    x: Array,
+    y: Array,
+    counts: Array,
+    family: FamilyName,
+    sigma: float | None,
+    *,
+    firth: bool = False,
 ) -> SiteEstimate:
     model = FAMILIES[family]
-    if reason := model.hopeless(y):
+    if reason := None if firth else model.hopeless(y):
         raise NoEstimate(reason)
     if model.fit is None:
         return _least_squares(x, y, counts, sigma)
@@ -116,7 +178,7 @@ def _estimated(
     if len(y) <= len(kept):
         raise NoEstimate(_FEW)
     coef = np.zeros(x.shape[1])
-    coef[kept] = model.fit(x[:, kept], y, counts)
+    coef[kept] = (firth_logistic if firth else model.fit)(x[:, kept], y, counts)
     r = _triangle(np.sqrt(counts * model.curvature(x @ coef))[:, None] * x[:, kept])
     if not _has_full_rank(r):
         raise NoEstimate("its likelihood is flat at the maximum")
@@ -148,15 +210,11 @@ def _only(
 ) -> SiteEstimate:
     """Estimate from the coefficients of the columns ``kept``, and R of their information."""
     own, scale = np.zeros(len(determined)), np.full(len(determined), np.inf)
-    own[kept], scale[kept] = coef, _scale(r)
+    root = np.zeros((len(determined), len(kept)))
+    root[kept] = dtrtri(r)[0] * np.sign(np.diagonal(r))  # that of the triangle above 0
+    own[kept], scale[kept] = coef, np.sqrt(np.einsum("ij,ij->i", root[kept], root[kept]))
     own[~determined], scale[~determined] = 0.0, np.inf
-    return SiteEstimate(own, scale, size, sigma)
-
-
-def _scale(r: Array) -> Array:
-    """Returns sqrt(diag((R'R)^-1)): the lengths of the rows of R^-1."""
-    inverse, _ = dtrtri(r)
-    return np.asarray(np.sqrt(np.einsum("ij,ij->i", inverse, inverse)))
+    return SiteEstimate(own, scale, size, sigma, root=root)
 
 
 def _triangle(x: Array) -> Array:
@@ -224,12 +282,21 @@ def condense(rows: Rows) -> Rows:
 
 
 def stacked(tasks: Sequence[Rows]) -> Rows:
-    """Returns the rows of all tasks."""
+    """Returns the rows of all tasks; clusters of different tasks stay apart."""
     parts = zip(*(rows.counted() for rows in tasks), strict=True)
-    return Rows(*(np.concatenate(part) for part in parts))
+    found = Rows(*(np.concatenate(part) for part in parts))
+    clusters, first = list[Ints](), 0
+    for rows in tasks:
+        if (own := rows.clusters) is None:
+            return found
+        clusters.append(first + (own if rows.weights is None else own[rows.weights > 0]))
+        first += int(own.max()) + 1
+    return found._replace(clusters=np.concatenate(clusters))
 
 
-def pool(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> SiteEstimate:
+def pool(
+    tasks: Sequence[Rows], *, family: FamilyName = "linear", robust: Robust = "none"
+) -> SiteEstimate:
     """Fits one model to the rows of all tasks: OLS on all data, or maximum likelihood.
 
     If tasks differ, its bias does not vanish with more rows or more tasks (Section 4.1).
@@ -238,5 +305,6 @@ def pool(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> SiteEstimat
         ValueError: If there is no task.
     """
     require(len(tasks) > 0, "number of tasks", 0, "at least 1")
-    rows = stacked([condense(own) if family == "linear" else own for own in tasks])
-    return estimate_site(rows, family=family)
+    short = family == "linear" and robust == "none"
+    rows = stacked([condense(own) if short else own for own in tasks])
+    return estimate_site(rows, family=family, robust=robust)
