@@ -1,21 +1,23 @@
 """Adaptive MOLAR as scikit-learn estimators, for tables with a column of task labels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.tables.adaptive import adapt
 from engram.tables.borrowing_intervals import honest_intervals
-from engram.tables.effects import Summary, summarize
 from engram.tables.heterogeneity import REACH
+from engram.tables.imputation import rubin
 from engram.tables.intervals import Intervals
 from engram.tables.model import MultitaskModel, Numbers, TwoClasses
 from engram.tables.site import Rows, stacked
 from engram.tables.tables import Scaling, dependent_columns
 
-_NONE: Final = "-: no interval: the rows of all tasks do not determine it"
+
+_HALF: Final = 0.5  # of the completed tables
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -55,35 +57,36 @@ class Adaptive(MultitaskModel):
         self.shared_covariance_ = found.covariance_of(back)
         for one in dependent_columns(plain, intercept=self.fit_intercept):
             self.shared_error_[[one.column, *one.others]] = np.inf
+        self._shared = full[-1]
         return full[:-1], full[-1]
 
-    def _shared_summary(self, level: float, simultaneous: bool) -> Summary:
+    def _pool(self, fits: Sequence[Self]) -> None:
+        super()._pool(fits)
+        self.support_ = np.mean([fit.support_ for fit in fits], axis=0) > _HALF
+        self.spread_ = np.mean([fit.spread_ for fit in fits], axis=0)
+        self.p_value_ = np.median([fit.p_value_ for fit in fits], axis=0)
+        coefs = np.stack([fit._shared for fit in fits])
+        covariances = np.stack([fit.shared_covariance_ for fit in fits])
+        freedom = np.min([fit.shared_freedom_ for fit in fits], axis=0)
+        found = rubin(coefs, covariances, freedom)
+        self.shared_covariance_, self.shared_freedom_ = found.covariance, found.freedom
+        self.shared_error_ = np.sqrt(np.diag(found.covariance))
+        self.shared_error_[np.isinf([fit.shared_error_ for fit in fits]).any(axis=0)] = np.inf
+
+    def _shared_error(self, level: float) -> tuple[Array, Array]:
         covariance = self.shared_covariance_.copy()
         np.fill_diagonal(covariance, self.shared_error_**2)
-        full = np.append(self.shared_coef_, self.shared_intercept_)[: len(covariance)]
-        found = summarize(
-            "",
-            self.column_names,
-            full,
-            covariance,
-            freedom=self.shared_freedom_,
-            level=level,
-            simultaneous=simultaneous,
-        )
-        counts = [f"{n} of {len(self.tasks_)}" if n else "" for n in self.support_.sum(axis=0)]
-        marks = [*counts, *[""] * self.fit_intercept]
-        return found._replace(heading="tasks that differ", marks=marks, none=_NONE)
+        return covariance, self.shared_freedom_
 
-    def _task_summary(self, i: int, own: Summary) -> Summary:
-        low, high = honest_intervals(self.sites_, level=own.level, intercept=self.fit_intercept)
-        full = np.append(self.coef_[i], self.intercept_[i])[: len(own.names)]
-        marks = ["differs" if apart else "" for apart in self.support_[i]]
-        return own._replace(
-            coef=full,
-            limits=Intervals(low[i], high[i]),
-            own=own.coef,
-            marks=[*marks, *[""] * self.fit_intercept],
-        )
+    @property
+    def _differs(self) -> Bools:
+        own = np.zeros((len(self.tasks_), len(self.column_names)), dtype=bool)
+        own[:, : self.n_features_in_] = self.support_
+        return own
+
+    def _task_limits(self, i: int, level: float) -> Intervals:
+        low, high = honest_intervals(self.sites_, level=level, intercept=self.fit_intercept)
+        return Intervals(low[i], high[i])
 
     def confidence_intervals(self, level: float = 0.95) -> Intervals:
         """Returns an interval for each task's coefficients, each limit of shape (M, d).
@@ -122,6 +125,7 @@ class AdaptiveRegressor(Numbers, Adaptive):
     family: Literal["linear", "poisson"] = "linear"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class AdaptiveClassifier(TwoClasses, Adaptive):
     """``AdaptiveRegressor`` for two classes: a logistic regression for each task.
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.tables.effects import Summary, summarize
+from engram.tables.imputation import pool_estimates
 from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, debias, high_dim
 from engram.tables.median import trimmed_mean
 from engram.tables.model import Numbers
@@ -75,16 +75,12 @@ class PooledRegressor(_Linear):
             raise ValueError(f"column {name} is not determined by the rows of all tasks together")
         return np.tile(site.coef, (len(rows), 1)), site.coef
 
-    def _shared_summary(self, level: float, simultaneous: bool) -> Summary:
-        return summarize(
-            "",
-            self.column_names,
-            self.pooled_.coef,
-            self.pooled_.covariance,
-            freedom=self.pooled_.freedom,
-            level=level,
-            simultaneous=simultaneous,
-        )
+    def _pool(self, fits: Sequence[Self]) -> None:
+        super()._pool(fits)
+        self.pooled_ = pool_estimates([fit.pooled_ for fit in fits])
+
+    def _shared_error(self, level: float) -> tuple[Array, float]:
+        return self.pooled_.covariance, self.pooled_.freedom
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -60,6 +60,7 @@ class Summary(NamedTuple):
     marks: Sequence[str] = ()  # remark on each line; none for any
     first: str = "column"  # heading of the names
     none: str = ""  # why an interval is lacking, where one is
+    missing: str = ""  # what was missing
 
     @property
     def statistic(self) -> Array:
@@ -106,8 +107,8 @@ class Summary(NamedTuple):
         marks, numbers = self.marks or [""] * len(self.names), self._numbers()
         for name, line, mark in zip(self.names, numbers, marks, strict=True):
             lines.append(f"{name:<{width}}  {line}  {mark}".rstrip())
-        unknown = self.none and not np.isfinite(self.limits).all()
-        return "\n".join([*lines, *([self.none] if unknown else [])])
+        none = "" if np.isfinite(self.limits).all() else self.none
+        return "\n".join([*lines, *(note for note in (none, self.missing) if note)])
 
     def _numbers(self) -> Iterator[str]:
         each = zip(*self.shown, self.error, self.statistic, self.p_value, strict=True)
@@ -138,13 +139,12 @@ def summarize(
     names: Sequence[str],
     coef: Array,
     covariance: Array,
-    *,
     freedom: Array | float = np.inf,
     level: float = 0.95,
+    simultaneous: bool = False,  # noqa: FBT001, FBT002 - the last of a table's numbers
     ratio: str = "",
-    simultaneous: bool = False,
 ) -> Summary:
-    """Summarizes the coefficients of any model.
+    """Summarizes coefficients of any model.
 
     Args:
         title: Title of the table.
@@ -153,24 +153,24 @@ def summarize(
         covariance: Shape (d, d); infinite on the diagonal where there is no estimate.
         freedom: Degrees of freedom, a number or of shape (d,); infinite for normal distributions.
         level: Level of each interval, or of all at once, in (0, 1).
+        simultaneous: Whether intervals and p-values (Holm's) hold for all coefficients at once: by
+            Sidak if the covariance is diagonal, and else by max-t, with the fewest of the degrees
+            of freedom.
         ratio: What exponentials of coefficients are called, such as ``hazard ratio``; empty for
             none.
-        simultaneous: Whether intervals (by max-t) and p-values (Holm's) hold for all coefficients
-            at once.
     """
     require(0 < level < 1, "level", level, "in (0, 1)")
     error = np.sqrt(np.diag(covariance))
-    some = np.isfinite(error)
-    half, p_value = np.full(len(coef), np.inf), two_sided(coef, error, freedom)
-    if simultaneous and some.any():
-        part = covariance[np.ix_(some, some)]
-        # Of several degrees of freedom, the fewest: the joint distribution has but one.
-        half[some] = max_t_quantile(level, part, float(np.min(freedom))) * error[some]
-        p_value = holm(p_value)
-    elif some.any():
-        each = np.broadcast_to(quantile((1 + level) / 2, freedom), error.shape)
-        half[some] = each[some] * error[some]
+    some, p_value = np.isfinite(error), two_sided(coef, error, freedom)
+    part = covariance[np.ix_(some, some)]
+    if simultaneous and np.count_nonzero(part) > len(part):
+        reach = np.asarray(max_t_quantile(level, part, float(np.min(freedom))))
+    else:
+        each = sidak(level, len(part)) if simultaneous else level
+        reach = quantile((1 + each) / 2, freedom)
+    half = np.where(some, reach * np.where(some, error, 1.0), np.inf)
     limits = Intervals(coef - half, coef + half)
+    p_value = holm(p_value) if simultaneous else p_value
     found = Summary(title, level, names, coef, limits, error, p_value, freedom)
     return found._replace(ratio=ratio, simultaneous=simultaneous)
 

@@ -24,9 +24,8 @@ from scipy.special import chdtrc
 from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.scoring.intervals import quantile
-from engram.tables.effects import Summary, holm, shown_p, sidak, two_sided
+from engram.tables.effects import Summary, shown_p, summarize, two_sided
 from engram.tables.heterogeneity import restricted
-from engram.tables.intervals import Intervals
 
 Scatter = Literal["REML", "DL"]
 _NONE: Final = "-: the site's rows do not determine it: it has no part in the figures below"
@@ -119,6 +118,9 @@ def meta_analysis(
     some = np.isfinite(error) & (error > 0)
     if some.sum() < 2:
         raise ValueError(f"column {name} needs estimates of at least 2 sites, got {some.sum()}")
+    title, known = f"{name}: own estimates of {len(sites)} sites", np.diag(error**2)
+    lines = summarize(title, sites, coef, known, freedom, level, simultaneous, ratio)
+    lines = lines._replace(first="site", none=_NONE)
     y, v = coef[some], error[some] ** 2
     w, k = 1 / v, int(some.sum())
     mean = float(w @ y / w.sum())
@@ -132,7 +134,7 @@ def meta_analysis(
     random = _effect(center, spread, k - 1.0, level)
     reach = float(quantile((1 + level) / 2, k - 1)) * (tau2 + spread**2) ** 0.5
     return MetaAnalysis(
-        _by_site(name, sites, coef, error, freedom, level, ratio, simultaneous=simultaneous),
+        lines,
         fixed,
         random,
         (center - reach, center + reach),
@@ -150,32 +152,3 @@ def _effect(coef: float, error: float, freedom: float, level: float) -> Effect:
     half = float(quantile((1 + level) / 2, freedom)) * error
     p_value = float(two_sided(np.array([coef]), np.array([error]), freedom)[0])
     return Effect(coef, error, freedom, p_value, coef - half, coef + half)
-
-
-def _by_site(
-    name: str,
-    sites: Sequence[str],
-    coef: Array,
-    error: Array,
-    freedom: Array | float,
-    level: float,
-    ratio: str,
-    *,
-    simultaneous: bool,
-) -> Summary:
-    known = np.isfinite(error)
-    each = sidak(level, int(known.sum())) if simultaneous else level
-    half = np.full(len(coef), np.inf)
-    half[known] = (quantile((1 + each) / 2, freedom) * np.where(known, error, 0.0))[known]
-    p_value = two_sided(coef, error, freedom)
-    found = Summary(
-        f"{name}: own estimates of {len(sites)} sites",
-        level,
-        sites,
-        coef,
-        Intervals(coef - half, coef + half),
-        error,
-        holm(p_value) if simultaneous else p_value,
-        freedom,
-    )
-    return found._replace(ratio=ratio, simultaneous=simultaneous, first="site", none=_NONE)

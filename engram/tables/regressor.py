@@ -1,8 +1,9 @@
 """MOLAR as scikit-learn estimators, for tables with a column of task labels."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -12,7 +13,6 @@ from engram.core.checks import require
 from engram.core.process_modes import own_modes
 from engram.scoring.intervals import quantile
 from engram.tables.borrowing_intervals import honest_intervals
-from engram.tables.effects import Summary, holm, sidak, summarize
 from engram.tables.intervals import IntervalMethod, Intervals, shared_half_width, site_interval
 from engram.tables.model import MultitaskModel, Numbers, TwoClasses, weights_of
 from engram.tables.shrinkage import Option, Shared, combine, median_weights, personalize_rows
@@ -22,11 +22,6 @@ from engram.tables.tables import rows_of_tasks, shown
 __all__ = ["MolarClassifier", "MolarRegressor"]
 
 Undetermined = Literal["error", "shared"]
-
-_NONE: Final = (
-    "-: no interval: the rows do not determine it, too many tasks differ, or they are fewer than a "
-    "median's interval needs (six of equal weight at level 0.95)"
-)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -44,7 +39,7 @@ class _Molar(MultitaskModel):
         require(known, "undetermined", self.undetermined, "error or shared")
         self._check_several()
         tasks, names = zip(rows, self.tasks_.tolist(), strict=True), self.column_names
-        self.sites_: list[SiteEstimate] = [self._site(own, task) for own, task in tasks]
+        self.sites_ = [self._site(own, task) for own, task in tasks]
         nowhere = (median_weights(self.sites_) == 0).all(axis=0)
         if nowhere.any():
             name = names[int(np.argmax(nowhere))]
@@ -68,6 +63,12 @@ class _Molar(MultitaskModel):
             option=self.option,
             c=self.c,
         )
+
+    def _pool(self, fits: Sequence[Self]) -> None:
+        super()._pool(fits)
+        center = np.mean([fit.shared_.coef for fit in fits], axis=0)
+        self.shared_ = fits[0].shared_._replace(coef=center)
+        self._full = np.mean([fit._full for fit in fits], axis=0)
 
     def _site(self, rows: Rows, task: Any) -> SiteEstimate:
         site = self._own_estimate(rows)
@@ -125,31 +126,20 @@ class _Molar(MultitaskModel):
             site, self.shared_, half, level=level, method=method, intercept=self.fit_intercept
         )
 
-    def _shared_summary(self, level: float, simultaneous: bool) -> Summary:
-        """Intervals of Appendix F; errors are their half widths over the normal quantile."""
-        names, shared = self.column_names, self.shared_.coef
-        differs = self._full != shared
-        if self.fit_intercept:
-            differs[:, -1] = False  # every task has its own
-        counts = [f"{n} of {len(differs)}" if n else "" for n in differs.sum(axis=0)]
+    def _shared_error(self, level: float) -> tuple[Array, float]:
+        """The half widths of Appendix F over the normal quantile, as if columns did not depend."""
         half = shared_half_width(self.sites_, self.shared_, level=level)
-        error = half / float(quantile((1 + level) / 2, np.inf))
-        found = summarize("", names, shared, np.diag(error**2), level=level)
-        if simultaneous:
-            each = sidak(level, len(names))
-            half = shared_half_width(self.sites_, self.shared_, level=each)
-            found = found._replace(p_value=holm(found.p_value), simultaneous=True)
-        limits = Intervals(shared - half, shared + half)
-        return found._replace(limits=limits, heading="tasks that differ", marks=counts, none=_NONE)
+        return np.diag((half / quantile((1 + level) / 2, np.inf)) ** 2), np.inf
 
-    def _task_summary(self, i: int, own: Summary) -> Summary:
-        half = shared_half_width(self.sites_, self.shared_, level=own.level)
-        limits = self._limits(self.sites_[i], half, own.level)
-        odd = self._full[i] != self.shared_.coef
-        if self.fit_intercept:
-            odd[-1] = False
-        marks = ["differs" if one else "" for one in odd]
-        return own._replace(coef=self._full[i], limits=limits, own=own.coef, marks=marks)
+    @property
+    def _differs(self) -> Bools:
+        differs = self._full != self.shared_.coef
+        differs[:, self.n_features_in_ :] = False  # every task has its own intercept
+        return np.asarray(differs)
+
+    def _task_limits(self, i: int, level: float) -> Intervals:
+        half = shared_half_width(self.sites_, self.shared_, level=level)
+        return self._limits(self.sites_[i], half, level)
 
     @own_modes()
     def transfer(self, X: Any, y: Any, task: Any, sample_weight: Any = None) -> Self:
@@ -230,6 +220,7 @@ class MolarRegressor(Numbers, _Molar):
         return estimate_site(rows, family=self._family, sigma=self.sigma, robust=self.robust)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MolarClassifier(TwoClasses, _Molar):
     """MOLAR for two classes (Algorithm 4): a logistic regression for each task, most of it shared.
 

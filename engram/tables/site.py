@@ -49,6 +49,16 @@ class Rows(NamedTuple):
         some = self.weights > 0
         return self.x[some], self.y[some], self.weights[some]
 
+    def taken(self, some: Bools) -> "Rows":
+        """Returns some of the rows.
+
+        Raises:
+            ValueError: If that is none.
+        """
+        if not some.any():
+            raise ValueError("a task has no row without missing values")
+        return Rows(*(None if part is None else part[some] for part in self))
+
 
 class SiteEstimate(NamedTuple):
     """A task's own estimate (OLS or maximum likelihood) and its precision.
@@ -141,22 +151,21 @@ def estimate_site(
 def _robust(site: SiteEstimate, rows: Rows, family: FamilyName, kind: Robust) -> SiteEstimate:
     """The estimate with robust standard errors; by clusters, these have G - 1 degrees of freedom.
 
-    Sites with no noise, or without clusters of their own, stay as they are.
+    Without noise it stays as it is.
     """
-    (x, y, counts), model = rows.counted(), FAMILIES[family]
     if site.root is None or not site.sigma:
         return site
+    if rows.weights is not None:
+        rows = rows.taken(rows.weights > 0)
+    (x, y, counts), model = rows.counted(), FAMILIES[family]
     kept, eta = (site.root != 0).any(axis=1), x @ site.coef
-    fit = Fitted(x[:, kept], y - model.mean(eta), model.curvature(eta), counts, site.root[kept])
-    clusters, freedom = rows.clusters, site.freedom
-    if clusters is not None and rows.weights is not None:
-        clusters = clusters[rows.weights > 0]
-    part = sandwich_root(fit, kind, clusters) / site.sigma
-    if kind == "clusters" and clusters is not None:
-        freedom = float(len(np.unique(clusters)) - 1)
+    residuals, curvature = y - model.mean(eta), model.curvature(eta)
+    fit = Fitted(x[:, kept], residuals, curvature, counts, site.root[kept])
+    part = sandwich_root(fit, kind, rows.clusters) / site.sigma
     root = np.zeros((len(kept), part.shape[1]))
     root[kept] = part
     scale = np.where(site.determined, np.linalg.norm(root, axis=1), np.inf)
+    freedom = site.freedom if kind != "clusters" else len(np.unique(rows.clusters)) - 1.0
     return site._replace(scale=scale, root=root, freedom=freedom)
 
 

@@ -7,17 +7,18 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from engram.core.arrays import Array
+from engram.core.arrays import Array, Bools, Ints
 from engram.core.process_modes import own_modes
-from engram.tables.effects import RATIOS, Summary, summarize
+from engram.tables.effects import RATIOS, Summary, sidak, summarize
 from engram.tables.families import FamilyName
+from engram.tables.intervals import Intervals
 from engram.tables.meta_analysis import MetaAnalysis, meta_analysis
 from engram.tables.site import SiteEstimate
 
-_NO_ERRORS: Final = (
-    "-: a median or mean over tasks, without a standard error; meta_analysis(column) has one"
+_NONE: Final = (
+    "-: no interval: the rows do not determine it, too many tasks differ, or they are fewer than a "
+    "median's interval needs (six of equal weight at level 0.95)"
 )
-_NOT_DETERMINED: Final = "-: no interval: the task's rows do not determine it"
 
 
 class Summaries:
@@ -29,7 +30,9 @@ class Summaries:
     intercept_: Array
     shared_coef_: Array
     shared_intercept_: float
-    fit_intercept: bool
+    missing_: Ints
+    missing: str
+    imputations: int
 
     @property
     @abstractmethod
@@ -67,28 +70,45 @@ class Summaries:
             ValueError: If the task was not fitted, or linear models are to have ratios.
         """
         check_is_fitted(self)
-        name, ratio = type(self).__name__, self._ratio(ratios)
+        names, known = self.column_names, self.tasks_.tolist()
+        title, ratio = type(self).__name__, self._ratio(ratios)
         if task is None:
-            title = f"{name}: shared by {len(self.tasks_)} tasks"
-            return self._shared_summary(level, simultaneous)._replace(title=title, ratio=ratio)
-        known = self.tasks_.tolist()
+            each = sidak(level, len(names)) if simultaneous else level
+            coef = np.append(self.shared_coef_, self.shared_intercept_)[: len(names)]
+            given = names, coef, *self._shared_error(each), level, simultaneous
+            found = summarize(f"{title}: shared by {len(known)} tasks", *given)
+            counts = [f"{n} of {len(known)}" if n else "" for n in self._differs.sum(axis=0)]
+            heading = "tasks that differ" if any(counts) else ""
+            missing = self._missing_values(self.missing_.sum(axis=0))
+            return found._replace(
+                ratio=ratio, heading=heading, marks=counts, none=_NONE, missing=missing
+            )
         if task not in known:
             raise ValueError(f"task {task!r} was not seen in fit")
         i = known.index(task)
-        site = self.sites_[i]
-        noise = f", sigma {site.sigma:.4g}" if self._family == "linear" else ""
-        own = summarize(
-            f"{name}: task {task!r}, {site.size:g} rows{noise}",
-            self.column_names,
-            site.coef,
-            site.covariance,
-            freedom=site.freedom,
-            level=level,
-            simultaneous=simultaneous,
-        )._replace(ratio=ratio, none=_NOT_DETERMINED)
-        if simultaneous:
-            return own._replace(title=f"{own.title}, its own estimates")
-        return self._task_summary(i, own)
+        site, full = self.sites_[i], np.append(self.coef_[i], self.intercept_[i])[: len(names)]
+        title = f"{title}: task {task!r}, {site.size:g} rows"
+        title += f", sigma {site.sigma:.4g}" * (self._family == "linear")
+        given = names, site.coef, site.covariance, site.freedom, level, simultaneous
+        found = summarize(title, *given)._replace(
+            ratio=ratio, none=_NONE, missing=self._missing_values(self.missing_[i])
+        )
+        limits = None if simultaneous else self._task_limits(i, level)
+        if limits is None:
+            marks = [f"fitted {value:.4g}" for value in full]
+            return (
+                found
+                if np.allclose(full, site.coef)
+                else found._replace(title=f"{title}, its own estimates", marks=marks)
+            )
+        marks = ["differs" if odd else "" for odd in self._differs[i]]
+        return found._replace(coef=full, limits=limits, own=site.coef, marks=marks)
+
+    def _missing_values(self, counts: Ints) -> str:
+        """How many values were missing by column, and what was done about them."""
+        each = [f"{n} of {name}" for name, n in zip(self.column_names, counts, strict=False) if n]
+        done = {"complete": "rows left out", "impute": f"imputed {self.imputations} times"}
+        return f"missing values: {', '.join(each)}; {done[self.missing]}" if each else ""
 
     @own_modes()
     def meta_analysis(
@@ -136,17 +156,15 @@ class Summaries:
             raise ValueError("ratios must be False for linear models, got True")
         return RATIOS[self._family] if wanted else ""
 
-    def _shared_summary(self, level: float, simultaneous: bool) -> Summary:
-        names = self.column_names
-        coef = np.append(self.shared_coef_, self.shared_intercept_)[: len(names)]
-        nothing = np.diag(np.full(len(names), np.inf))
-        found = summarize("", names, coef, nothing, level=level, simultaneous=simultaneous)
-        return found._replace(none=_NO_ERRORS)
+    def _shared_error(self, level: float) -> tuple[Array, Array | float]:
+        """Covariance (d', d') of the shared coefficients, infinite if unknown, and its freedom."""
+        return np.diag(np.full(len(self.column_names), np.inf)), np.inf
 
-    def _task_summary(self, i: int, own: Summary) -> Summary:
-        """Adds the model's coefficients of a task to its own estimates."""
-        full = np.append(self.coef_[i], self.intercept_[i])[: len(own.names)]
-        if np.allclose(full, own.coef):
-            return own
-        marks = [f"fitted {value:.4g}" for value in full]
-        return own._replace(title=f"{own.title}, its own estimates", marks=marks)
+    @property
+    def _differs(self) -> Bools:
+        """Mask of the coefficients that are a task's own rather than shared, shape (M, d')."""
+        return np.zeros((len(self.tasks_), len(self.column_names)), dtype=bool)
+
+    def _task_limits(self, i: int, level: float) -> Intervals | None:
+        """The model's intervals of a task's coefficients; None if it has none."""
+        return None

@@ -27,7 +27,13 @@ class Scaling(NamedTuple):
 
     @classmethod
     def of(cls, x: Array, weights: Array | None) -> "Scaling":
-        """Returns mean and standard deviation over all rows; scale 1 for constant columns."""
+        """Returns mean and standard deviation over all rows; scale 1 for constant columns.
+
+        They are those of the values that are not NaN.
+        """
+        if (gone := np.isnan(x)).any():
+            known = ~gone if weights is None else weights[:, None] * ~gone
+            x, weights = np.where(gone, 0.0, x), known
         center = np.average(x, axis=0, weights=weights)
         scale = np.sqrt(np.average((x - center) ** 2, axis=0, weights=weights))
         return cls(center, np.where(scale > 0, scale, 1.0))
