@@ -16,7 +16,6 @@ from engram.tables.model import MultitaskModel, Numbers, TwoClasses
 from engram.tables.site import Rows, stacked
 from engram.tables.tables import Scaling, dependent_columns
 
-
 _HALF: Final = 0.5  # of the completed tables
 
 
@@ -74,6 +73,7 @@ class Adaptive(MultitaskModel):
         self.shared_error_[np.isinf([fit.shared_error_ for fit in fits]).any(axis=0)] = np.inf
 
     def _shared_error(self, level: float) -> tuple[Array, Array]:
+        del level
         covariance = self.shared_covariance_.copy()
         np.fill_diagonal(covariance, self.shared_error_**2)
         return covariance, self.shared_freedom_

@@ -80,6 +80,7 @@ class PooledRegressor(_Linear):
         self.pooled_ = pool_estimates([fit.pooled_ for fit in fits])
 
     def _shared_error(self, level: float) -> tuple[Array, float]:
+        del level
         return self.pooled_.covariance, self.pooled_.freedom
 
 

@@ -141,7 +141,7 @@ def summarize(
     covariance: Array,
     freedom: Array | float = np.inf,
     level: float = 0.95,
-    simultaneous: bool = False,  # noqa: FBT001, FBT002 - the last of a table's numbers
+    simultaneous: bool = False,
     ratio: str = "",
 ) -> Summary:
     """Summarizes coefficients of any model.

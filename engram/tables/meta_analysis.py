@@ -45,6 +45,7 @@ class Effect(NamedTuple):
 class MetaAnalysis(NamedTuple):
     """A coefficient's estimates by site, and what follows over all sites; ``print`` shows both."""
 
+    name: str  # of the coefficient
     sites: Summary  # a line for each site
     fixed: Effect
     random: Effect
@@ -134,6 +135,7 @@ def meta_analysis(
     random = _effect(center, spread, k - 1.0, level)
     reach = float(quantile((1 + level) / 2, k - 1)) * (tau2 + spread**2) ** 0.5
     return MetaAnalysis(
+        name,
         lines,
         fixed,
         random,

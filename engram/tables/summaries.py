@@ -151,13 +151,19 @@ class Summaries:
             shared=float(full[k]),
         )
 
+    @property
+    def has_ratios(self) -> bool:
+        """Whether exponentials of coefficients are odds ratios or rate ratios."""
+        return self._family in RATIOS
+
     def _ratio(self, wanted: bool) -> str:
-        if wanted and self._family not in RATIOS:
+        if wanted and not self.has_ratios:
             raise ValueError("ratios must be False for linear models, got True")
         return RATIOS[self._family] if wanted else ""
 
     def _shared_error(self, level: float) -> tuple[Array, Array | float]:
         """Covariance (d', d') of the shared coefficients, infinite if unknown, and its freedom."""
+        del level
         return np.diag(np.full(len(self.column_names), np.inf)), np.inf
 
     @property
@@ -167,4 +173,4 @@ class Summaries:
 
     def _task_limits(self, i: int, level: float) -> Intervals | None:
         """The model's intervals of a task's coefficients; None if it has none."""
-        return None
+        del i, level

@@ -35,7 +35,7 @@ from engram.tables.federation.molar_messages import (
 from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import shared_half_width
 from engram.tables.shrinkage import Shared, combine, median_weights, outweighing
-from engram.tables.site import INTERCEPT
+from engram.tables.site import INTERCEPT, estimate_site
 from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import CLIENTS, arrays_of
@@ -273,6 +273,25 @@ class Exchange(SiteStrategy):
             "bounded": [self.called(client) for client in row.get("bounded", [])],
             "unsettled": row["unsettled"],
             "clients": self.scored.listed("rows"),
+            "estimates": self._own_estimates(),
+        }
+
+    def _own_estimates(self) -> Row:
+        """The sites' own estimates, which they have sent; of adaptive sites, by their equations.
+
+        Of other families than linear ones, the latter are a step of Newton's method from where the
+        exchanges ended.
+        """
+        ids, linear = sorted(self.estimates), self._own.family == "linear"
+        found = [self.estimates[client] for client in ids]
+        if self._own.sharing == "adaptive":
+            sigma = None if linear else 1.0
+            found = [estimate_site(site.rows(), sigma=sigma) for site in found]
+        return {
+            "sites": [self.called(client) for client in ids],
+            "coef": [site.coef.tolist() for site in found],
+            "error": [[_finite(value) for value in site.standard_error] for site in found],
+            "freedom": [_finite(site.freedom) for site in found],
         }
 
     @staticmethod
