@@ -125,7 +125,7 @@ class MultitaskModel(Summaries, BaseEstimator):
         self.missing_ = np.stack([gone[codes == m].sum(axis=0) for m in range(len(rows))])
         parts = [rows]
         if self.missing == "complete" and gone.any():
-            parts = [[own.taken(~np.isnan(own.x).any(axis=1)) for own in rows]]
+            parts = [[own.complete() for own in rows]]
         elif gone.any():
             count, seed = self.imputations, self.random_state
             each = [impute(own, draws=count, seed=seed) for own in rows]

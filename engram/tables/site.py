@@ -49,12 +49,20 @@ class Rows(NamedTuple):
         some = self.weights > 0
         return self.x[some], self.y[some], self.weights[some]
 
-    def taken(self, some: Bools) -> "Rows":
-        """Returns some of the rows.
+    @property
+    def counted_clusters(self) -> Ints | None:
+        """The clusters of the rows with positive weight."""
+        if self.weights is None or self.clusters is None:
+            return self.clusters
+        return self.clusters[self.weights > 0]
+
+    def complete(self) -> "Rows":
+        """Returns the rows without NaN.
 
         Raises:
-            ValueError: If that is none.
+            ValueError: If there are none.
         """
+        some = ~np.isnan(self.x).any(axis=1)
         if not some.any():
             raise ValueError("a task has no row without missing values")
         return Rows(*(None if part is None else part[some] for part in self))
@@ -155,17 +163,16 @@ def _robust(site: SiteEstimate, rows: Rows, family: FamilyName, kind: Robust) ->
     """
     if site.root is None or not site.sigma:
         return site
-    if rows.weights is not None:
-        rows = rows.taken(rows.weights > 0)
     (x, y, counts), model = rows.counted(), FAMILIES[family]
     kept, eta = (site.root != 0).any(axis=1), x @ site.coef
     residuals, curvature = y - model.mean(eta), model.curvature(eta)
     fit = Fitted(x[:, kept], residuals, curvature, counts, site.root[kept])
-    part = sandwich_root(fit, kind, rows.clusters) / site.sigma
+    clusters = rows.counted_clusters
+    part = sandwich_root(fit, kind, clusters) / site.sigma
     root = np.zeros((len(kept), part.shape[1]))
     root[kept] = part
     scale = np.where(site.determined, np.linalg.norm(root, axis=1), np.inf)
-    freedom = site.freedom if kind != "clusters" else len(np.unique(rows.clusters)) - 1.0
+    freedom = site.freedom if kind != "clusters" else len(np.unique(clusters)) - 1.0
     return site._replace(scale=scale, root=root, freedom=freedom)
 
 
@@ -291,16 +298,11 @@ def condense(rows: Rows) -> Rows:
 
 
 def stacked(tasks: Sequence[Rows]) -> Rows:
-    """Returns the rows of all tasks; clusters of different tasks stay apart."""
+    """Returns the rows of all tasks."""
     parts = zip(*(rows.counted() for rows in tasks), strict=True)
-    found = Rows(*(np.concatenate(part) for part in parts))
-    clusters, first = list[Ints](), 0
-    for rows in tasks:
-        if (own := rows.clusters) is None:
-            return found
-        clusters.append(first + (own if rows.weights is None else own[rows.weights > 0]))
-        first += int(own.max()) + 1
-    return found._replace(clusters=np.concatenate(clusters))
+    clusters = [own for rows in tasks if (own := rows.counted_clusters) is not None]
+    given = np.concatenate(clusters) if len(clusters) == len(tasks) else None
+    return Rows(*(np.concatenate(part) for part in parts), given)
 
 
 def pool(

@@ -79,10 +79,8 @@ class Summaries:
             found = summarize(f"{title}: shared by {len(known)} tasks", *given)
             counts = [f"{n} of {len(known)}" if n else "" for n in self._differs.sum(axis=0)]
             heading = "tasks that differ" if any(counts) else ""
-            missing = self._missing_values(self.missing_.sum(axis=0))
-            return found._replace(
-                ratio=ratio, heading=heading, marks=counts, none=_NONE, missing=missing
-            )
+            found = found._replace(heading=heading, marks=counts)
+            return self._noted(found, ratio, self.missing_.sum(axis=0))
         if task not in known:
             raise ValueError(f"task {task!r} was not seen in fit")
         i = known.index(task)
@@ -90,25 +88,22 @@ class Summaries:
         title = f"{title}: task {task!r}, {site.size:g} rows"
         title += f", sigma {site.sigma:.4g}" * (self._family == "linear")
         given = names, site.coef, site.covariance, site.freedom, level, simultaneous
-        found = summarize(title, *given)._replace(
-            ratio=ratio, none=_NONE, missing=self._missing_values(self.missing_[i])
-        )
+        found = self._noted(summarize(title, *given), ratio, self.missing_[i])
         limits = None if simultaneous else self._task_limits(i, level)
-        if limits is None:
-            marks = [f"fitted {value:.4g}" for value in full]
-            return (
-                found
-                if np.allclose(full, site.coef)
-                else found._replace(title=f"{title}, its own estimates", marks=marks)
-            )
-        marks = ["differs" if odd else "" for odd in self._differs[i]]
-        return found._replace(coef=full, limits=limits, own=site.coef, marks=marks)
+        if limits is not None:
+            marks = ["differs" if odd else "" for odd in self._differs[i]]
+            return found._replace(coef=full, limits=limits, own=site.coef, marks=marks)
+        if np.allclose(full, site.coef):
+            return found
+        marks = [f"fitted {value:.4g}" for value in full]
+        return found._replace(title=f"{title}, its own estimates", marks=marks)
 
-    def _missing_values(self, counts: Ints) -> str:
-        """How many values were missing by column, and what was done about them."""
+    def _noted(self, found: Summary, ratio: str, counts: Ints) -> Summary:
+        """Adds how many values were missing by column, and what was done about them."""
         each = [f"{n} of {name}" for name, n in zip(self.column_names, counts, strict=False) if n]
         done = {"complete": "rows left out", "impute": f"imputed {self.imputations} times"}
-        return f"missing values: {', '.join(each)}; {done[self.missing]}" if each else ""
+        missing = f"missing values: {', '.join(each)}; {done[self.missing]}" if each else ""
+        return found._replace(ratio=ratio, none=_NONE, missing=missing)
 
     @own_modes()
     def meta_analysis(
@@ -151,13 +146,8 @@ class Summaries:
             shared=float(full[k]),
         )
 
-    @property
-    def has_ratios(self) -> bool:
-        """Whether exponentials of coefficients are odds ratios or rate ratios."""
-        return self._family in RATIOS
-
     def _ratio(self, wanted: bool) -> str:
-        if wanted and not self.has_ratios:
+        if wanted and self._family not in RATIOS:
             raise ValueError("ratios must be False for linear models, got True")
         return RATIOS[self._family] if wanted else ""
 

@@ -240,7 +240,7 @@ class Exchange(SiteStrategy):
     def row(self, absent: Mapping[int, str]) -> Row:
         """Lists the sites asked, absent, or lacking some coefficients."""
         lacking = {str(client): note for client, note in sorted(self.notes.items())}
-        return super().row(absent) | {"lacking": lacking} | _NOTHING | self._remarks
+        return super().row(absent) | {"lacking": lacking} | _NOTHING | self._remarks | self._sent()
 
     @property
     def evaluated(self) -> bool:
@@ -273,11 +273,11 @@ class Exchange(SiteStrategy):
             "bounded": [self.called(client) for client in row.get("bounded", [])],
             "unsettled": row["unsettled"],
             "clients": self.scored.listed("rows"),
-            "estimates": self._own_estimates(),
+            "estimates": row["estimates"],
         }
 
-    def _own_estimates(self) -> Row:
-        """The sites' own estimates, which they have sent; of adaptive sites, by their equations.
+    def _sent(self) -> Row:
+        """The sites' own estimates, as they have sent them; of adaptive sites, by their equations.
 
         Of other families than linear ones, the latter are a step of Newton's method from where the
         exchanges ended.
@@ -288,10 +288,12 @@ class Exchange(SiteStrategy):
             sigma = None if linear else 1.0
             found = [estimate_site(site.rows(), sigma=sigma) for site in found]
         return {
-            "sites": [self.called(client) for client in ids],
-            "coef": [site.coef.tolist() for site in found],
-            "error": [[_finite(value) for value in site.standard_error] for site in found],
-            "freedom": [_finite(site.freedom) for site in found],
+            "estimates": {
+                "sites": [self.called(client) for client in ids],
+                "coef": [site.coef.tolist() for site in found],
+                "error": [[_finite(value) for value in site.standard_error] for site in found],
+                "freedom": [_finite(site.freedom) for site in found],
+            }
         }
 
     @staticmethod

@@ -22,13 +22,9 @@ _LARGEST: Final = 10.0  # side of a site's square, in points
 _FAR: Final = 20.0  # widths of the random effects' interval, beyond which an axis is cut
 
 
-def effects_by_site(model: Summaries, level: float) -> list[MetaAnalysis]:
-    """Returns meta-analyses of a model's columns, but of those that fewer than two tasks determine.
-
-    They are ratios where the family has some.
-    """
+def effects_by_site(model: Summaries, level: float, *, ratios: bool) -> list[MetaAnalysis]:
+    """Returns meta-analyses of all columns but those that fewer than two tasks determine."""
     known = np.sum([np.isfinite(s.standard_error) & (s.sigma > 0) for s in model.sites_], axis=0)
-    ratios = model.has_ratios
     names = [name for name, n in zip(model.column_names, known, strict=True) if n > 1]
     return [model.meta_analysis(name, level=level, ratios=ratios) for name in names]
 

@@ -14,6 +14,7 @@ from engram.settings.errors import DataError
 from engram.simulations.job_pool import Pool, Tell
 from engram.studies.study import Report
 from engram.studies.summaries import in_words
+from engram.tables.effects import RATIOS
 from engram.tables.families import FamilyName
 from engram.tables.heterogeneity import REACH
 from engram.tables.meta_analysis import MetaAnalysis
@@ -72,7 +73,7 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     made = molar(family, option, s.c) if s.paper else adaptive(family, reach)
     made.set_params(robust=s.robust, missing="impute" if s.missing == "impute" else "error")
     model = comparison.fit_all(table, made)
-    effects = effects_by_site(model, s.level)
+    effects = effects_by_site(model, s.level, ratios=family in RATIOS)
     found = coefficients.coefficients(model, s.level, s.intervals)
     lacks = comparison.lacking(table, model, family)
     shares = comparison.Shares(s.train, s.validation)
