@@ -149,4 +149,4 @@ def _draw_class(x: Array, y: Array, counts: Array, new: Array, rng: np.random.Ge
     mean = expit(x @ coef)
     information = (x * (counts * mean * (1 - mean))[:, None]).T @ x + np.eye(len(coef)) / _WEAK
     coef = coef + _inverse_root(information) @ rng.normal(size=len(coef))
-    return (rng.random(len(new)) < expit(new @ coef)).astype(np.float64)
+    return np.asarray(rng.random(len(new)) < expit(new @ coef), dtype=np.float64)

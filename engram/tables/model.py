@@ -123,17 +123,22 @@ class MultitaskModel(Summaries, BaseEstimator):
         for m in range(len(rows) if cluster is not None else 0):
             rows[m] = rows[m]._replace(clusters=numbers[codes == m])
         self.missing_ = np.stack([gone[codes == m].sum(axis=0) for m in range(len(rows))])
-        parts = [rows]
-        if self.missing == "complete" and gone.any():
-            parts = [[own.complete() for own in rows]]
-        elif gone.any():
-            count, seed = self.imputations, self.random_state
-            each = [impute(own, draws=count, seed=seed) for own in rows]
-            parts = [list(table) for table in zip(*each, strict=True)]
+        parts = self._completed(rows) if gone.any() else [rows]
         own, shared = self._estimate(parts[0]) if len(parts) == 1 else self._pooled(parts)
         self.coef_, self.intercept_ = self._apart(own)
         self.shared_coef_, (self.shared_intercept_,) = self._apart(shared)
         return self
+
+    def _completed(self, rows: list[Rows]) -> list[list[Rows]]:
+        """Returns the tasks' complete rows, or their completed tables."""
+        each, draws, seed = list[list[Rows]](), self.imputations, self.random_state
+        for task, own in zip(self.tasks_, rows, strict=True):
+            try:
+                complete = self.missing == "complete"
+                each.append([own.complete()] if complete else impute(own, draws=draws, seed=seed))
+            except ValueError as error:
+                raise ValueError(f"task {shown(task)}: {error}") from error
+        return [list(table) for table in zip(*each, strict=True)]
 
     def _pooled(self, parts: Sequence[list[Rows]]) -> tuple[Array, Array]:
         """Fits every completed table, and pools the fits."""

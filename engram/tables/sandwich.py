@@ -71,4 +71,4 @@ def sandwich_root(fit: Fitted, kind: Robust, clusters: Ints | None = None) -> Ar
         power = {"HC2": 0.5, "HC3": 1.0}.get(kind, 0.0)
         factor = fit.counts**0.5 * left**-power * (small**0.5 if kind == "HC1" else 1.0)
         lines = factor[:, None] * lines
-    return np.asarray(np.linalg.qr(lines, mode="r").T)
+    return np.asarray(np.linalg.qr(lines, mode="r")).T

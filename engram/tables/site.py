@@ -64,8 +64,10 @@ class Rows(NamedTuple):
         """
         some = ~np.isnan(self.x).any(axis=1)
         if not some.any():
-            raise ValueError("a task has no row without missing values")
-        return Rows(*(None if part is None else part[some] for part in self))
+            raise ValueError("it has no row without missing values")
+        weights = None if self.weights is None else self.weights[some]
+        clusters = None if self.clusters is None else self.clusters[some]
+        return Rows(self.x[some], self.y[some], weights, clusters)
 
 
 class SiteEstimate(NamedTuple):
@@ -172,7 +174,9 @@ def _robust(site: SiteEstimate, rows: Rows, family: FamilyName, kind: Robust) ->
     root = np.zeros((len(kept), part.shape[1]))
     root[kept] = part
     scale = np.where(site.determined, np.linalg.norm(root, axis=1), np.inf)
-    freedom = site.freedom if kind != "clusters" else len(np.unique(clusters)) - 1.0
+    freedom = site.freedom
+    if kind == "clusters" and clusters is not None:
+        freedom = len(np.unique(clusters)) - 1.0
     return site._replace(scale=scale, root=root, freedom=freedom)
 
 
@@ -302,7 +306,8 @@ def stacked(tasks: Sequence[Rows]) -> Rows:
     parts = zip(*(rows.counted() for rows in tasks), strict=True)
     clusters = [own for rows in tasks if (own := rows.counted_clusters) is not None]
     given = np.concatenate(clusters) if len(clusters) == len(tasks) else None
-    return Rows(*(np.concatenate(part) for part in parts), given)
+    x, y, counts = (np.concatenate(part) for part in parts)
+    return Rows(x, y, counts, given)
 
 
 def pool(
