@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import typer
-from scipy.special import expit, ndtri
+from scipy.special import expit
 
 from engram.core.arrays import Array, Bools
 from engram.scoring.intervals import quantile
@@ -24,6 +24,7 @@ ROWS: Final = 100
 EVENTS: Final = 40
 MISSING: Final = 0.3
 WAYS: Final = ("nothing missing", "complete cases", "multiple imputation")
+_SHIFT: Final = -0.983  # logit of the share MISSING, averaged over a normal column
 _DRAWS: Final = 20
 _NEWTON: Final = 20
 
@@ -42,7 +43,7 @@ def draw(rng: np.random.Generator, *, survival: bool) -> Sample:
     z = rng.normal(size=(ROWS, 3)) @ np.linalg.cholesky(0.6 * np.eye(3) + 0.4).T
     x = np.column_stack([z[:, 0], z[:, 1] > 0, z[:, 2]]).astype(np.float64)
     missing = np.zeros(x.shape, dtype=bool)
-    missing[:, 0] = rng.random(ROWS) < expit(ndtri(MISSING) * 1.7 + x[:, 2])
+    missing[:, 0] = rng.random(ROWS) < expit(_SHIFT + x[:, 2])
     missing[:, 1] = rng.random(ROWS) < MISSING
     eta = x @ EFFECTS
     if not survival:
