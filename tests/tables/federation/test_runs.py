@@ -81,6 +81,16 @@ def test_what_is_recorded(tmp_path):
     assert set(plots_of(record)) == {"forest", "losses"}
 
 
+def test_a_run_may_fit_all_rows_and_be_scored_on_none(tmp_path):
+    found, kept = run(tmp_path / "run", test_fraction=0)
+    every = [rows.with_ones() for rows in table_data(settings(test_fraction=0)).train]
+    assert found["rows"] == sum(len(rows.y) for rows in table_data(settings()).train) / 0.6
+    assert (found["scored"], found["loss-personal"]) == (0, None)
+    np.testing.assert_allclose(kept[5][3], estimate_site(every[5]).coef, rtol=1e-10)
+    with pytest.raises(Refused, match="test-fraction must be above 0 for ditto"):
+        settings(method="ditto", dataset="digits", test_fraction=0)
+
+
 def test_a_run_that_is_resumed_sends_the_same_estimate_again(tmp_path):
     found, kept = run(tmp_path / "run")
     (tmp_path / "run" / "results.json").unlink()  # as if it had been killed before
