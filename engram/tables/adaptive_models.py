@@ -9,8 +9,8 @@ import numpy as np
 from engram.core.arrays import Array, Bools
 from engram.tables.adaptive import adapt
 from engram.tables.borrowing_intervals import honest_intervals
+from engram.tables.effects.imputation import rubin
 from engram.tables.heterogeneity import REACH
-from engram.tables.imputation import rubin
 from engram.tables.intervals import Intervals
 from engram.tables.model import MultitaskModel, Numbers, TwoClasses
 from engram.tables.site import Rows, stacked

@@ -8,7 +8,7 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.tables.imputation import pool_estimates
+from engram.tables.effects.imputation import pool_estimates
 from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, debias, high_dim
 from engram.tables.median import trimmed_mean
 from engram.tables.model import Numbers

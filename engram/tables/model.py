@@ -23,11 +23,11 @@ from sklearn.utils.validation import (
 from engram.core.arrays import Array, unmasked
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
+from engram.tables.effects.imputation import impute, pool_estimates
+from engram.tables.effects.sandwich import Robust
+from engram.tables.effects.summaries import Summaries
 from engram.tables.families import FAMILIES, FamilyName
-from engram.tables.imputation import impute, pool_estimates
-from engram.tables.sandwich import Robust
 from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site
-from engram.tables.summaries import Summaries
 from engram.tables.tables import (
     Scaling,
     check_finite,
@@ -50,11 +50,11 @@ class MultitaskModel(Summaries, BaseEstimator):
     and Waugh 1933).
 
     Args:
-        robust: Form of the standard errors of tasks' own estimates (``engram.tables.sandwich``), on
-            which intervals and thresholds rest, too: ``none`` for the model's; ``HC0`` to ``HC3``;
-            ``clusters``.
+        robust: Form of the standard errors of tasks' own estimates, on which intervals and
+            thresholds rest, too: ``none`` for the model's; ``HC0`` to ``HC3``; ``clusters``. See
+            ``engram.tables.effects.sandwich``.
         missing: How to treat missing features in ``fit``: ``error``; ``complete``, to leave rows
-            out; or ``impute``, multiple imputation in each task (``engram.tables.imputation``).
+            out; or ``impute``, multiple imputation in each task.
         imputations: How many completed tables there are with ``impute``.
         random_state: Seed of these.
 
@@ -268,8 +268,8 @@ class TwoClasses(ClassifierMixin, MultitaskModel):
     """A base that stands before the one with ``_estimate``: labels, probabilities and scores.
 
     Args:
-        firth: Whether each task's own estimate has Firth's penalty (``engram.tables.firth``): it is
-            finite where some column tells the task's classes apart.
+        firth: Whether each task's own estimate has Firth's penalty: it is finite where some column
+            tells the task's classes apart.
 
     Attributes:
         classes_: The two classes, sorted; coefficients are those of the log-odds of the second.

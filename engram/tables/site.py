@@ -13,9 +13,9 @@ from scipy.linalg.lapack import dtrtri
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
+from engram.tables.effects.firth import firth_logistic
+from engram.tables.effects.sandwich import ROBUST, Fitted, Robust, sandwich_root
 from engram.tables.families import FAMILIES, FamilyName, NoEstimate
-from engram.tables.firth import firth_logistic
-from engram.tables.sandwich import ROBUST, Fitted, Robust, sandwich_root
 
 INTERCEPT = "intercept"  # name of the coefficient of a column of ones
 
@@ -137,7 +137,7 @@ def estimate_site(
         family: The family of models.
         sigma: Standard deviation of the noise of a linear model, > 0; None to estimate it by
             ``sqrt(||X b - y||^2 / (n - d))``. Must be None for other families.
-        robust: Form of the standard errors (``engram.tables.sandwich``); ``none``: the model's.
+        robust: Form of the standard errors; ``none``: the model's.
         firth: Whether logistic models have Firth's penalty, by which classes that some column
             tells apart have estimates, too.
 

@@ -15,7 +15,7 @@ from scipy.special import expit
 
 from engram.core.arrays import Array, Bools
 from engram.scoring.intervals import quantile
-from engram.tables.imputation import impute, pool_estimates, rubin
+from engram.tables.effects.imputation import impute, pool_estimates, rubin
 from engram.tables.intervals import own_interval
 from engram.tables.site import Rows, estimate_site
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from engram.tables.effects import holm, max_t_quantile, sidak, summarize
-from engram.tables.imputation import rubin
-from engram.tables.meta_analysis import meta_analysis
+from engram.tables.effects.imputation import rubin
+from engram.tables.effects.meta_analysis import meta_analysis
+from engram.tables.effects.summary import holm, max_t_quantile, sidak, summarize
 from engram.tables.site import Rows, estimate_site
 from tests.samples import entry
 

@@ -14,9 +14,9 @@ from engram.tables import (
     MolarRegressor,
     PooledRegressor,
 )
-from engram.tables.effects import holm, max_t_quantile
-from engram.tables.imputation import impute, rubin
-from engram.tables.meta_analysis import meta_analysis
+from engram.tables.effects.imputation import impute, rubin
+from engram.tables.effects.meta_analysis import meta_analysis
+from engram.tables.effects.summary import holm, max_t_quantile
 from engram.tables.site import Rows, estimate_site
 
 CITIES = ["bern", "graz", "lyon", "oslo", "riga", "ulm"]

@@ -16,9 +16,9 @@ from engram.compare.reports.sites import MANY, draw_curve, regret_table, show_si
 from engram.runs.run import Run
 from engram.settings.errors import few_names
 from engram.strategies import Row
-from engram.tables.effects import RATIOS
+from engram.tables.effects.meta_analysis import MetaAnalysis, meta_analysis
+from engram.tables.effects.summary import RATIOS
 from engram.tables.federation.molar import COLUMNS, REGRETS, Molar, MolarBandit
-from engram.tables.meta_analysis import MetaAnalysis, meta_analysis
 from engram.tables.studies.forest import draw_forest, effects_table
 
 

@@ -1,4 +1,4 @@
-"""Forest plots, and a table of effects over sites, of whatever models."""
+"""Forest plots, and a table of effects over sites, of any models."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,9 +12,9 @@ from rich.table import Table as Printed
 from engram.cli.console import new_table
 from engram.compare.figures import COLORS, panels
 from engram.compare.plots import tick_label
-from engram.tables.effects import shown_p
-from engram.tables.meta_analysis import Effect, MetaAnalysis, shown
-from engram.tables.summaries import Summaries
+from engram.tables.effects.meta_analysis import Effect, MetaAnalysis, shown
+from engram.tables.effects.summaries import Summaries
+from engram.tables.effects.summary import shown_p
 
 MOST: Final = 12  # panels of a figure
 _WIDE: Final = 3  # panels beside each other
@@ -84,7 +84,7 @@ def _draw_line(axes: Axes, place: int, effect: Effect, ratio: str, *, color: str
 
 
 def effects_table(effects: Sequence[MetaAnalysis]) -> Printed:
-    """Returns fixed and random effects of each coefficient, and how much sites differ."""
+    """Returns fixed and random effects of each coefficient, and the heterogeneity of sites."""
     ratio = effects[0].sites.ratio
     level = effects[0].sites.level
     title = f"Sites' own estimates together{f', {ratio}s' if ratio else ''}"

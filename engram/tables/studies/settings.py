@@ -7,7 +7,7 @@ from typing import Final
 
 from engram.data.source import Source
 from engram.studies.settings import StudySettings, argument, option
-from engram.tables.sandwich import ROBUST
+from engram.tables.effects.sandwich import ROBUST
 
 _KINDS: Final = {".csv": "csv", ".xlsx": "xlsx", ".npz": "npz"}
 

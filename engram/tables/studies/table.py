@@ -14,10 +14,10 @@ from engram.settings.errors import DataError
 from engram.simulations.job_pool import Pool, Tell
 from engram.studies.study import Report
 from engram.studies.summaries import in_words
-from engram.tables.effects import RATIOS
+from engram.tables.effects.meta_analysis import MetaAnalysis
+from engram.tables.effects.summary import RATIOS
 from engram.tables.families import FamilyName
 from engram.tables.heterogeneity import REACH
-from engram.tables.meta_analysis import MetaAnalysis
 from engram.tables.shrinkage import Option
 from engram.tables.studies import coefficients, comparison, scores
 from engram.tables.studies.coefficients import Coefficients, draw_heterogeneity, heterogeneity

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from engram.tables.meta_analysis import meta_analysis
+from engram.tables.effects.meta_analysis import meta_analysis
 from engram.tables.studies.forest import draw_forest, effects_table
 
 

@@ -1,6 +1,6 @@
 """Effects as statisticians print them: estimates, errors, tests, intervals, ratios.
 
-Everything here takes estimates, their covariance and degrees of freedom, of whatever model.
+Everything here takes estimates, their covariance and degrees of freedom, of any model.
 
 Intervals of k coefficients hold simultaneously by the quantile q of the largest ``|t_j|`` under
 their joint distribution, multivariate normal or Student's t with the estimates' correlations
@@ -124,7 +124,8 @@ class Summary(NamedTuple):
 
 
 def _finite(values: Array) -> list[float]:
-    return np.where(np.isfinite(values), values, np.nan).tolist()
+    found: list[float] = np.where(np.isfinite(values), values, np.nan).tolist()
+    return found
 
 
 def shown_p(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Summaries that every estimator for tables has: of what is shared, of a task, of a column."""
+"""Summaries of every estimator for tables: of shared coefficients, a task, a column."""
 
 from abc import abstractmethod
 from typing import Any, Final
@@ -9,10 +9,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.process_modes import own_modes
-from engram.tables.effects import RATIOS, Summary, sidak, summarize
+from engram.tables.effects.meta_analysis import MetaAnalysis, meta_analysis
+from engram.tables.effects.summary import RATIOS, Summary, sidak, summarize
 from engram.tables.families import FamilyName
 from engram.tables.intervals import Intervals
-from engram.tables.meta_analysis import MetaAnalysis, meta_analysis
 from engram.tables.site import SiteEstimate
 
 _NONE: Final = (
@@ -63,7 +63,7 @@ class Summaries:
             ratios: Whether to print exponentials of coefficients and limits: odds ratios of
                 classes, rate ratios of counts. Standard errors stay those of the logarithms.
             simultaneous: Whether intervals and p-values hold for all columns at once, by max-t and
-                Holm (``engram.tables.effects``); of a task, they are those of its own estimates.
+                Holm; of a task, they are those of its own estimates.
                 For all columns of M independent tasks at once, take ``level ** (1 / M)``.
 
         Raises:
@@ -99,7 +99,7 @@ class Summaries:
         return found._replace(title=f"{title}, its own estimates", marks=marks)
 
     def _noted(self, found: Summary, ratio: str, counts: Ints) -> Summary:
-        """Adds how many values were missing by column, and what was done about them."""
+        """Adds the numbers of missing values by column, and their treatment."""
         each = [f"{n} of {name}" for name, n in zip(self.column_names, counts, strict=False) if n]
         done = {"complete": "rows left out", "impute": f"imputed {self.imputations} times"}
         missing = f"missing values: {', '.join(each)}; {done[self.missing]}" if each else ""

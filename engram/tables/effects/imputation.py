@@ -123,7 +123,7 @@ def _completed(rows: Rows, missing: Bools, beside: Array, rng: np.random.Generat
 
 
 def _inverse_root(information: Array) -> Array:
-    """Returns C with ``C C'`` the inverse of the information, whose diagonal is raised a little."""
+    """Returns C with ``C C'`` the inverse of the information, its diagonal raised a little."""
     ridge = _RIDGE * np.diag(np.diag(information))
     return np.asarray(np.linalg.inv(np.linalg.cholesky(information + ridge)).T)
 

@@ -24,7 +24,7 @@ from scipy.special import chdtrc
 from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.scoring.intervals import quantile
-from engram.tables.effects import Summary, shown_p, summarize, two_sided
+from engram.tables.effects.summary import Summary, shown_p, summarize, two_sided
 from engram.tables.heterogeneity import restricted
 
 Scatter = Literal["REML", "DL"]
@@ -43,7 +43,7 @@ class Effect(NamedTuple):
 
 
 class MetaAnalysis(NamedTuple):
-    """A coefficient's estimates by site, and what follows over all sites; ``print`` shows both."""
+    """A coefficient's estimates by site, and the effects over all sites; ``print`` shows both."""
 
     name: str  # of the coefficient
     sites: Summary  # a line for each site
@@ -97,7 +97,7 @@ def meta_analysis(
     simultaneous: bool = False,
     shared: float | None = None,
 ) -> MetaAnalysis:
-    """Combines sites' estimates of one coefficient, of whatever model.
+    """Combines sites' estimates of one coefficient, of any model.
 
     Args:
         name: The coefficient's name.
