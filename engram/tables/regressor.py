@@ -171,6 +171,7 @@ class _Molar(MultitaskModel):
         more = copy(self)
         more.tasks_ = np.append(self.tasks_, label)
         more.sites_ = [*self.sites_, site]
+        more.missing_ = np.vstack([self.missing_, np.zeros_like(self.missing_[:1])])
         more._full = np.vstack([self._full, self._personal(rows, site)])
         more.coef_, more.intercept_ = more._apart(more._full)
         return more
