@@ -1,7 +1,7 @@
 """Forest plots, and a table of effects over sites, of any models."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -77,7 +77,7 @@ def _draw_sites(axes: Axes, one: MetaAnalysis) -> None:
     axes.margins(x=0.05)
 
 
-def _draw_line(axes: Axes, place: int, effect: Effect, ratio: str, *, color: str) -> None:
+def _draw_line(axes: Axes, place: int, effect: Effect, ratio: str, *, color: Any) -> None:
     low, high = shown(effect.low, ratio), shown(effect.high, ratio)
     axes.plot([low, high], [place, place], color=color, lw=2)
     axes.plot(shown(effect.coef, ratio), place, "D", color=color, ms=6)

@@ -53,8 +53,8 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     given = DataSettings.model_validate({"target_column": s.target, "task_column": s.task})
     columns = declare(given, drop=s.drop)
     table = read_table(s.source, columns, family=family)
-    some = ~np.isnan(table.x).any(axis=1)
-    missing = f"{(~some).sum()} of {len(some)} rows have missing values"
+    some = np.asarray(~np.isnan(table.x).any(axis=1))
+    missing = f"{(~some).sum()} of {some.size} rows have missing values"
     if s.missing in ("complete", "impute") and not some.all():
         usable = table._replace(x=table.x[some], y=table.y[some], task=table.labels[some])
     else:
