@@ -77,6 +77,7 @@ class Method(Settings):
         trains_network: Whether clients train networks by local steps.
         turns: Whether privacy is of a bandit's turns, of which each round has its own.
         survival: Whether it predicts times of events, which the schema's roles name.
+        fits_all_rows: Whether it may hold out none.
     """
 
     name: ClassVar[str]
@@ -90,6 +91,7 @@ class Method(Settings):
     trains_network: ClassVar[bool] = False
     turns: ClassVar[bool] = False
     survival: ClassVar[bool] = False
+    fits_all_rows: ClassVar[bool] = False
 
     def sources(self, shared: SharedSettings) -> list[Source]:
         """Returns the data sets that ``dataset`` names."""
@@ -141,6 +143,12 @@ class Method(Settings):
         if shared.min_clients > shared.num_clients:
             most = f"at most num-clients = {shared.num_clients}"
             yield clash("min-clients", shared.min_clients, most, "num-clients")
+        yield from self.unscored(shared)
+
+    def unscored(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Yields the fault that no rows are held out, unless the method fits all."""
+        if not (shared.test_fraction or self.fits_all_rows):
+            yield clash("test-fraction", 0, f"above 0 for {self.name}, which is scored")
 
 
 METHODS: dict[str, type[Method]] = {}

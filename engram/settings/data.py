@@ -89,10 +89,10 @@ class DataSettings(TableSettings):
     )
     test_fraction: Float = Field(
         0.4,
-        gt=0,
+        ge=0,
         lt=1,
         description="share of the rows held out for testing, where the data set has "
-        "no test rows of its own",
+        "no test rows of its own; 0, of molar: it fits all rows, and nothing is scored",
     )
     num_classes: Whole = Field(
         0,

@@ -121,6 +121,7 @@ class NetworkMethod(Method):
         """Yields the faults of settings that are impossible together."""
         if shared.num_classes == 1:
             yield clash("num-classes", 1, "0, or at least 2")
+        yield from self.unscored(shared)
         yield from _impossible_cohorts(shared)
         if shared.local_epochs and shared.order == "stream":
             yield clash("local-epochs", shared.local_epochs, "0 where order is stream", "order")

@@ -79,14 +79,18 @@ class Adapted(NamedTuple):
     capped: Bools
     change: float
 
+    def covariance_of(self, back: Array) -> Array:
+        """Covariance of ``back @ center``, ``back`` (k, d)."""
+        back = back * self.grown
+        return np.asarray(back @ self.covariance @ back.T)
+
     def errors(self, back: Array) -> tuple[Array, Array]:
         """Returns standard errors and degrees of freedom of ``back @ center``, ``back`` (k, d).
 
         The part of its variance that is due to the tasks' noise is known well, and that of their
         scatter with M - 1 degrees of freedom; of the sum they are Satterthwaite's (1946).
         """
-        back = back * self.grown
-        variance = np.diag(back @ self.covariance @ back.T)
+        variance, back = np.diag(self.covariance_of(back)), back * self.grown
         scatter = back**2 @ np.diag((1 - self.noise) * np.diag(self.covariance))
         squares = (scatter**2).sum(axis=1) / max(len(self.coefs) - 1, 1)
         unknown = np.full_like(variance, np.inf)

@@ -1,18 +1,22 @@
 """Adaptive MOLAR as scikit-learn estimators, for tables with a column of task labels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, Self
 
 import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.tables.adaptive import adapt
 from engram.tables.borrowing_intervals import honest_intervals
+from engram.tables.effects.imputation import rubin
 from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import Intervals
 from engram.tables.model import MultitaskModel, Numbers, TwoClasses
-from engram.tables.site import Rows, SiteEstimate, estimate_site, stacked
+from engram.tables.site import Rows, stacked
 from engram.tables.tables import Scaling, dependent_columns
+
+_HALF: Final = 0.5  # of the completed tables
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -26,7 +30,7 @@ class Adaptive(MultitaskModel):
         shared_error_: Standard error of each shared coefficient and of the intercept, shape (d',);
             infinite where the rows of all tasks together do not determine it.
         shared_freedom_: Degrees of freedom of these, shape (d',); infinite without scatter.
-        sites_: Each task's own estimate (OLS or maximum likelihood).
+        shared_covariance_: Covariance of the shared coefficients, shape (d', d').
     """
 
     c: float = REACH
@@ -45,13 +49,44 @@ class Adaptive(MultitaskModel):
         self.support_: Bools = found.heterogeneity.apart[:, :d]
         self.spread_ = np.sqrt(found.heterogeneity.variance[:d]) / scaling.scale[:d]
         self.p_value_ = found.heterogeneity.p_value[:d]
-        self.sites_: list[SiteEstimate] = [estimate_site(own, family=self._family) for own in rows]
+        self.sites_ = [self._own_estimate(own) for own in rows]
         full = scaling.unscaled(np.vstack([found.coefs, found.center]))
         back = scaling.unscaled(np.eye(full.shape[1])).T
         self.shared_error_, self.shared_freedom_ = found.errors(back)
+        self.shared_covariance_ = found.covariance_of(back)
         for one in dependent_columns(plain, intercept=self.fit_intercept):
             self.shared_error_[[one.column, *one.others]] = np.inf
+        self._shared = full[-1]
         return full[:-1], full[-1]
+
+    def _pool(self, fits: Sequence[Self]) -> None:
+        super()._pool(fits)
+        self.support_ = np.mean([fit.support_ for fit in fits], axis=0) > _HALF
+        self.spread_ = np.mean([fit.spread_ for fit in fits], axis=0)
+        self.p_value_ = np.median([fit.p_value_ for fit in fits], axis=0)
+        coefs = np.stack([fit._shared for fit in fits])
+        covariances = np.stack([fit.shared_covariance_ for fit in fits])
+        freedom = np.min([fit.shared_freedom_ for fit in fits], axis=0)
+        found = rubin(coefs, covariances, freedom)
+        self.shared_covariance_, self.shared_freedom_ = found.covariance, found.freedom
+        self.shared_error_ = np.sqrt(np.diag(found.covariance))
+        self.shared_error_[np.isinf([fit.shared_error_ for fit in fits]).any(axis=0)] = np.inf
+
+    def _shared_error(self, level: float) -> tuple[Array, Array]:
+        del level
+        covariance = self.shared_covariance_.copy()
+        np.fill_diagonal(covariance, self.shared_error_**2)
+        return covariance, self.shared_freedom_
+
+    @property
+    def _differs(self) -> Bools:
+        own = np.zeros((len(self.tasks_), len(self.column_names)), dtype=bool)
+        own[:, : self.n_features_in_] = self.support_
+        return own
+
+    def _task_limits(self, i: int, level: float) -> Intervals:
+        low, high = honest_intervals(self.sites_, level=level, intercept=self.fit_intercept)
+        return Intervals(low[i], high[i])
 
     def confidence_intervals(self, level: float = 0.95) -> Intervals:
         """Returns an interval for each task's coefficients, each limit of shape (M, d).
@@ -90,6 +125,7 @@ class AdaptiveRegressor(Numbers, Adaptive):
     family: Literal["linear", "poisson"] = "linear"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class AdaptiveClassifier(TwoClasses, Adaptive):
     """``AdaptiveRegressor`` for two classes: a logistic regression for each task.
 

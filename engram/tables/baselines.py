@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
+from engram.tables.effects.imputation import pool_estimates
 from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, debias, high_dim
 from engram.tables.median import trimmed_mean
 from engram.tables.model import Numbers
@@ -41,7 +42,7 @@ class _Linear(Numbers):
             ValueError: If it is not given and some task has no more rows than coefficients.
         """
         require(sigma is None or 0 < sigma < np.inf, "sigma", sigma, "positive and finite")
-        sites = [estimate_site(own, sigma=sigma) for own in rows]
+        self.sites_ = sites = [estimate_site(r, sigma=sigma, robust=self.robust) for r in rows]
         for task, own, site in zip(self.tasks_, rows, sites, strict=True):
             if site.sigma == np.inf:
                 count, d = len(own.counted()[1]), own.x.shape[1]
@@ -56,7 +57,7 @@ class IndividualRegressor(_Linear):
     """OLS of each task alone, of minimum norm; the shared coefficients are the median."""
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
-        own = []
+        self.sites_, own = [self._own_estimate(part) for part in rows], []
         for x, y, counts in (part.counted() for part in rows):
             root = np.sqrt(counts)
             own.append(np.linalg.lstsq(root[:, None] * x, root * y)[0])
@@ -67,11 +68,20 @@ class PooledRegressor(_Linear):
     """One OLS fit to the rows of all tasks, with one intercept."""
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
-        site = pool(rows)
+        self.sites_ = [self._own_estimate(own) for own in rows]
+        self.pooled_ = site = pool(rows, robust=self.robust)
         if not site.determined.all():
             name = self.column_names[int(np.argmin(site.determined))]
             raise ValueError(f"column {name} is not determined by the rows of all tasks together")
         return np.tile(site.coef, (len(rows), 1)), site.coef
+
+    def _pool(self, fits: Sequence[Self]) -> None:
+        super()._pool(fits)
+        self.pooled_ = pool_estimates([fit.pooled_ for fit in fits])
+
+    def _shared_error(self, level: float) -> tuple[Array, float]:
+        del level
+        return self.pooled_.covariance, self.pooled_.freedom
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

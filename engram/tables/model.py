@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
@@ -22,8 +23,11 @@ from sklearn.utils.validation import (
 from engram.core.arrays import Array, unmasked
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
+from engram.tables.effects.imputation import impute, pool_estimates
+from engram.tables.effects.sandwich import Robust
+from engram.tables.effects.summaries import Summaries
 from engram.tables.families import FAMILIES, FamilyName
-from engram.tables.site import INTERCEPT, Rows
+from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site
 from engram.tables.tables import (
     Scaling,
     check_finite,
@@ -37,7 +41,7 @@ from engram.tables.tables import (
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MultitaskModel(BaseEstimator):
+class MultitaskModel(Summaries, BaseEstimator):
     """Base of estimators with coefficients for each task and shared coefficients.
 
     A subclass defines its family, and computes coefficients from the tasks' rows (``_estimate``).
@@ -45,12 +49,24 @@ class MultitaskModel(BaseEstimator):
     centering columns and target within tasks would do: least squares has the same slopes (Frisch
     and Waugh 1933).
 
+    Args:
+        robust: Form of the standard errors of tasks' own estimates, on which intervals and
+            thresholds rest, too: ``none`` for the model's; ``HC0`` to ``HC3``; ``clusters``. See
+            ``engram.tables.effects.sandwich``.
+        missing: How to treat missing features in ``fit``: ``error``; ``complete``, to leave rows
+            out; or ``impute``, multiple imputation in each task.
+        imputations: How many completed tables there are with ``impute``.
+        random_state: Seed of these.
+
     Attributes:
         tasks_: Labels of the tasks, shape (M,), sorted.
+        sites_: Each task's own estimate (OLS or maximum likelihood).
         coef_: Shape (M, d), in the order of ``tasks_``.
         intercept_: Shape (M,).
         shared_coef_: Shape (d,).
         shared_intercept_: A number.
+        missing_: Number of missing values of each task and column, shape (M, d); 0 where they are
+            refused.
         scaling_: Center and scale of columns, or None if they are not standardized.
         n_features_in_, feature_names_in_: As scikit-learn has them.
     """
@@ -58,17 +74,22 @@ class MultitaskModel(BaseEstimator):
     fit_intercept: bool = True
     standardize: bool = False
     unseen: Literal["error", "shared"] = "error"
+    robust: Robust = "none"
+    missing: Literal["error", "complete", "impute"] = "error"
+    imputations: int = 20
+    random_state: int = 0
 
-    @property
-    @abstractmethod
-    def _family(self) -> FamilyName: ...
+    def _own_estimate(self, rows: Rows) -> SiteEstimate:
+        return estimate_site(rows, family=self._family, robust=self.robust)
 
     @abstractmethod
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         """Returns coefficients (M, d') of the tasks and shared ones (d',), d' with intercept."""
 
     @own_modes()
-    def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, task: Any = None, sample_weight: Any = None, cluster: Any = None
+    ) -> Self:
         """Fits all tasks.
 
         Args:
@@ -77,22 +98,61 @@ class MultitaskModel(BaseEstimator):
             task: Each row's task, shape (n,); or the name of a column of X, which then is not a
                 feature.
             sample_weight: Shape (n,), at least 0: a row of weight c counts as c rows.
+            cluster: For ``robust="clusters"``, each row's cluster within its task, such as its
+                patient, as ``task`` is given.
 
         Raises:
             ValueError: If an input is invalid; the message names the task and the column.
         """
         require(self.unseen in ("error", "shared"), "unseen", self.unseen, "error or shared")
+        ways = ("error", "complete", "impute")
+        require(self.missing in ways, "missing", self.missing, "error, complete or impute")
         X, labels = take_tasks(X, task, fitting=True)
+        if cluster is not None:
+            X, clusters = take_tasks(X, cluster, what="cluster")
+            numbers = distinct(clusters)[1]
         x, target = self._checked(X, y, reset=True)
-        self._check_rows(x, target, labels)
         weights = weights_of(sample_weight, x)
+        gone = np.isnan(x) & (self.missing != "error")
+        self._check_rows(np.where(gone, 0.0, x), target, labels)
         self.tasks_, codes = distinct(labels)
-        self.scaling_ = Scaling.of(x, weights) if self.standardize else None
+        self.scaling_ = None
+        if self.standardize:
+            self.scaling_ = Scaling.of(np.where(gone, np.nan, x), weights)
         rows = rows_of_tasks(self._design(x), target, weights, codes, self.tasks_)
-        own, shared = self._estimate(rows)
+        for m in range(len(rows) if cluster is not None else 0):
+            rows[m] = rows[m]._replace(clusters=numbers[codes == m])
+        self.missing_ = np.stack([gone[codes == m].sum(axis=0) for m in range(len(rows))])
+        parts = self._completed(rows) if gone.any() else [rows]
+        own, shared = self._estimate(parts[0]) if len(parts) == 1 else self._pooled(parts)
         self.coef_, self.intercept_ = self._apart(own)
         self.shared_coef_, (self.shared_intercept_,) = self._apart(shared)
         return self
+
+    def _completed(self, rows: list[Rows]) -> list[list[Rows]]:
+        """Returns the tasks' complete rows, or their completed tables."""
+        each, draws, seed = list[list[Rows]](), self.imputations, self.random_state
+        for task, own in zip(self.tasks_, rows, strict=True):
+            try:
+                complete = self.missing == "complete"
+                each.append([own.complete()] if complete else impute(own, draws=draws, seed=seed))
+            except ValueError as error:
+                raise ValueError(f"task {shown(task)}: {error}") from error
+        return [list(table) for table in zip(*each, strict=True)]
+
+    def _pooled(self, parts: Sequence[list[Rows]]) -> tuple[Array, Array]:
+        """Fits every completed table, and pools the fits."""
+        fits = [copy(self) for _ in parts]
+        pairs = zip(fits, parts, strict=True)
+        found = [fit._estimate(rows) for fit, rows in pairs]
+        self._pool(fits)
+        own, shared = (np.mean(each, axis=0) for each in zip(*found, strict=True))
+        return own, shared
+
+    def _pool(self, fits: Sequence[Self]) -> None:
+        """Takes over the tasks' own estimates of several fits, by Rubin's rules."""
+        each = zip(*(fit.sites_ for fit in fits), strict=True)
+        self.sites_ = [pool_estimates(draws) for draws in each]
 
     def _apart(self, full: Array) -> tuple[Array, Array]:
         d = self.n_features_in_
@@ -203,16 +263,26 @@ class Numbers(RegressorMixin, MultitaskModel):
         return float(r2_score(y, found, sample_weight=sample_weight))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TwoClasses(ClassifierMixin, MultitaskModel):
     """A base that stands before the one with ``_estimate``: labels, probabilities and scores.
+
+    Args:
+        firth: Whether each task's own estimate has Firth's penalty: it is finite where some column
+            tells the task's classes apart.
 
     Attributes:
         classes_: The two classes, sorted; coefficients are those of the log-odds of the second.
     """
 
+    firth: bool = False
+
     @property
     def _family(self) -> FamilyName:
         return "logistic"
+
+    def _own_estimate(self, rows: Rows) -> SiteEstimate:
+        return estimate_site(rows, family="logistic", robust=self.robust, firth=self.firth)
 
     def _checked(self, x: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
         if reset and y is not None:

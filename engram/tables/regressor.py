@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
+from engram.scoring.intervals import quantile
 from engram.tables.borrowing_intervals import honest_intervals
 from engram.tables.intervals import IntervalMethod, Intervals, shared_half_width, site_interval
 from engram.tables.model import MultitaskModel, Numbers, TwoClasses, weights_of
@@ -22,36 +22,6 @@ from engram.tables.tables import rows_of_tasks, shown
 __all__ = ["MolarClassifier", "MolarRegressor"]
 
 Undetermined = Literal["error", "shared"]
-
-
-_NONE: Final = (
-    "-: no interval: the rows do not determine it, too many tasks differ, or they are fewer than a "
-    "median's interval needs (six of equal weight at level 0.95)"
-)
-
-
-class Summary(NamedTuple):
-    """Coefficients with intervals; ``print`` shows them as a table."""
-
-    title: str  # title of the table
-    level: float  # level of the intervals, in (0, 1)
-    names: Sequence[str]  # names of the columns
-    coef: npt.NDArray[np.float64]  # coefficients, shape (d,)
-    limits: Intervals  # the intervals
-    heading: str  # heading of the marks
-    marks: Sequence[str]  # remark on each column, or empty
-
-    def __str__(self) -> str:
-        width, note = max(map(len, ["column", *self.names])), list[str]()
-        lines = [self.title, f"{'column':<{width}}  {'coef':>11}  {self.level:>11.4g} interval"]
-        lines[-1] = f"{lines[-1]:<{width + 40}}{self.heading}".rstrip()
-        rows = zip(self.names, self.coef, *self.limits, self.marks, strict=True)
-        for name, coef, low, high, mark in rows:
-            limits = f"{low:>11.4g} .. {high:<11.4g}"
-            if not np.isfinite([low, high]).all():
-                limits, note = f"{'-':>11}{'':15}", [_NONE]
-            lines.append(f"{name:<{width}}  {coef:>11.4g}  {limits}{mark}".rstrip())
-        return "\n".join([*lines, *note])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -69,7 +39,7 @@ class _Molar(MultitaskModel):
         require(known, "undetermined", self.undetermined, "error or shared")
         self._check_several()
         tasks, names = zip(rows, self.tasks_.tolist(), strict=True), self.column_names
-        self.sites_: list[SiteEstimate] = [self._site(own, task) for own, task in tasks]
+        self.sites_ = [self._site(own, task) for own, task in tasks]
         nowhere = (median_weights(self.sites_) == 0).all(axis=0)
         if nowhere.any():
             name = names[int(np.argmax(nowhere))]
@@ -94,8 +64,14 @@ class _Molar(MultitaskModel):
             c=self.c,
         )
 
+    def _pool(self, fits: Sequence[Self]) -> None:
+        super()._pool(fits)
+        center = np.mean([fit.shared_.coef for fit in fits], axis=0)
+        self.shared_ = fits[0].shared_._replace(coef=center)
+        self._full = np.mean([fit._full for fit in fits], axis=0)
+
     def _site(self, rows: Rows, task: Any) -> SiteEstimate:
-        site = self._alone(rows)
+        site = self._own_estimate(rows)
         if self.undetermined == "error" and not site.determined.all():
             reason = why_undetermined(rows, self.column_names, family=self._family)
             raise ValueError(
@@ -103,9 +79,6 @@ class _Molar(MultitaskModel):
                 "not determine from the other tasks"
             )
         return site
-
-    def _alone(self, rows: Rows) -> SiteEstimate:
-        return estimate_site(rows, family=self._family)
 
     @property
     def individual_coef_(self) -> Array:
@@ -153,38 +126,20 @@ class _Molar(MultitaskModel):
             site, self.shared_, half, level=level, method=method, intercept=self.fit_intercept
         )
 
-    @own_modes()
-    def summary(self, task: Any = None, *, level: float = 0.95) -> Summary:
-        """Returns a printable table of the shared coefficients, or of those of one task.
-
-        Args:
-            task: A task's label; None for the shared coefficients, with the number of tasks that
-                differ in each.
-            level: Level of the intervals, in (0, 1).
-
-        Raises:
-            ValueError: If the task was not fitted.
-        """
-        check_is_fitted(self)
-        names, shared, name = self.column_names, self.shared_.coef, type(self).__name__
-        differs = self._full != shared
-        if self.fit_intercept:
-            differs[:, -1] = False  # every task has its own
+    def _shared_error(self, level: float) -> tuple[Array, float]:
+        """The half widths of Appendix F over the normal quantile, as if columns did not depend."""
         half = shared_half_width(self.sites_, self.shared_, level=level)
-        if task is None:
-            counts = [f"{n} of {len(differs)}" if n else "" for n in differs.sum(axis=0)]
-            title = f"{name}: shared by {len(self.tasks_)} tasks"
-            limits = Intervals(shared - half, shared + half)
-            return Summary(title, level, names, shared, limits, "tasks that differ", counts)
-        known = self.tasks_.tolist()
-        if task not in known:
-            raise ValueError(f"task {task!r} was not seen in fit")
-        i = known.index(task)
-        site = self.sites_[i]
-        marks = ["differs" if odd else "" for odd in differs[i]]
-        title = f"{name}: task {task!r}, {site.size:g} rows, sigma {site.sigma:.4g}"
-        limits = self._limits(site, half, level)
-        return Summary(title, level, names, self._full[i], limits, "", marks)
+        return np.diag((half / quantile((1 + level) / 2, np.inf)) ** 2), np.inf
+
+    @property
+    def _differs(self) -> Bools:
+        differs = self._full != self.shared_.coef
+        differs[:, self.n_features_in_ :] = False  # every task has its own intercept
+        return np.asarray(differs)
+
+    def _task_limits(self, i: int, level: float) -> Intervals:
+        half = shared_half_width(self.sites_, self.shared_, level=level)
+        return self._limits(self.sites_[i], half, level)
 
     @own_modes()
     def transfer(self, X: Any, y: Any, task: Any, sample_weight: Any = None) -> Self:
@@ -216,6 +171,7 @@ class _Molar(MultitaskModel):
         more = copy(self)
         more.tasks_ = np.append(self.tasks_, label)
         more.sites_ = [*self.sites_, site]
+        more.missing_ = np.vstack([self.missing_, np.zeros_like(self.missing_[:1])])
         more._full = np.vstack([self._full, self._personal(rows, site)])
         more.coef_, more.intercept_ = more._apart(more._full)
         return more
@@ -260,11 +216,12 @@ class MolarRegressor(Numbers, _Molar):
     family: Literal["linear", "poisson"] = "linear"
     sigma: float | None = None
 
-    def _alone(self, rows: Rows) -> SiteEstimate:
+    def _own_estimate(self, rows: Rows) -> SiteEstimate:
         require(self.sigma is None or 0 < self.sigma < np.inf, "sigma", self.sigma, "positive")
-        return estimate_site(rows, family=self._family, sigma=self.sigma)
+        return estimate_site(rows, family=self._family, sigma=self.sigma, robust=self.robust)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MolarClassifier(TwoClasses, _Molar):
     """MOLAR for two classes (Algorithm 4): a logistic regression for each task, most of it shared.
 

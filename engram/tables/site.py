@@ -13,6 +13,8 @@ from scipy.linalg.lapack import dtrtri
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
+from engram.tables.effects.firth import firth_logistic
+from engram.tables.effects.sandwich import ROBUST, Fitted, Robust, sandwich_root
 from engram.tables.families import FAMILIES, FamilyName, NoEstimate
 
 INTERCEPT = "intercept"  # name of the coefficient of a column of ones
@@ -30,6 +32,7 @@ class Rows(NamedTuple):
         weights: Shape (n,), at least 0, not all 0: a row of weight c counts as c rows. None: 1.
         event: Of survival: whether y is the time of an event, or of censoring, shape (n,).
         entry: Of survival: from when on each is observed, shape (n,); None: always.
+        clusters: Shape (n,): rows of one number may depend on each other. None: no two do.
     """
 
     x: Array
@@ -37,6 +40,7 @@ class Rows(NamedTuple):
     weights: Array | None = None
     event: Bools | None = None
     entry: Array | None = None
+    clusters: Ints | None = None
 
     def take(self, rows: Ints) -> "Rows":
         """Returns some of the rows, by number."""
@@ -46,6 +50,7 @@ class Rows(NamedTuple):
             None if self.weights is None else self.weights[rows],
             None if self.event is None else self.event[rows],
             None if self.entry is None else self.entry[rows],
+            None if self.clusters is None else self.clusters[rows],
         )
 
     def with_ones(self) -> "Rows":
@@ -58,6 +63,26 @@ class Rows(NamedTuple):
             return self.x, self.y, np.ones(len(self.y))
         some = self.weights > 0
         return self.x[some], self.y[some], self.weights[some]
+
+    @property
+    def counted_clusters(self) -> Ints | None:
+        """The clusters of the rows with positive weight."""
+        if self.weights is None or self.clusters is None:
+            return self.clusters
+        return self.clusters[self.weights > 0]
+
+    def complete(self) -> "Rows":
+        """Returns the rows without NaN.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        some = ~np.isnan(self.x).any(axis=1)
+        if not some.any():
+            raise ValueError("it has no row without missing values")
+        weights = None if self.weights is None else self.weights[some]
+        clusters = None if self.clusters is None else self.clusters[some]
+        return Rows(self.x[some], self.y[some], weights, clusters=clusters)
 
 
 class SiteEstimate(NamedTuple):
@@ -74,6 +99,8 @@ class SiteEstimate(NamedTuple):
             it cannot be estimated: there are no more rows than coefficients, or the likelihood has
             no maximum. Then no coefficient counts as determined.
         freedom: Degrees of freedom in the estimate of ``sigma``; infinite if it is known.
+        root: A matrix C, shape (d, m), with the covariance ``sigma^2 C C'`` of the determined
+            coefficients; None if only ``scale`` is known, as at a server.
     """
 
     coef: Array
@@ -81,6 +108,7 @@ class SiteEstimate(NamedTuple):
     size: float
     sigma: float
     freedom: float = np.inf
+    root: Array | None = None
 
     @property
     def determined(self) -> Bools:
@@ -94,9 +122,28 @@ class SiteEstimate(NamedTuple):
         errors[self.determined] = self.sigma * self.scale[self.determined]
         return errors
 
+    @property
+    def covariance(self) -> Array:
+        """Covariance of the coefficients, (d, d); undetermined ones have an infinite variance.
+
+        Without ``root`` it is diagonal.
+        """
+        known = self.determined
+        if self.root is None or not known.any():
+            return np.diag(self.standard_error**2)
+        found = self.sigma**2 * self.root @ self.root.T
+        found[~known] = found[:, ~known] = 0.0
+        found[~known, ~known] = np.inf
+        return np.asarray(found)
+
 
 def estimate_site(
-    rows: Rows, *, family: FamilyName = "linear", sigma: float | None = None
+    rows: Rows,
+    *,
+    family: FamilyName = "linear",
+    sigma: float | None = None,
+    robust: Robust = "none",
+    firth: bool = False,
 ) -> SiteEstimate:
     """Fits one task alone.
 
@@ -105,24 +152,60 @@ def estimate_site(
         family: The family of models.
         sigma: Standard deviation of the noise of a linear model, > 0; None to estimate it by
             ``sqrt(||X b - y||^2 / (n - d))``. Must be None for other families.
+        robust: Form of the standard errors; ``none``: the model's.
+        firth: Whether logistic models have Firth's penalty, by which classes that some column
+            tells apart have estimates, too.
 
     Returns:
         The estimate. Too few rows are not an error: see ``SiteEstimate``.
+
+    Raises:
+        ValueError: If the rows have no clusters, or one, for errors by clusters.
     """
     require(sigma is None or family == "linear", "sigma", sigma, "None, but for family linear")
+    require(robust in ROBUST, "robust", robust, f"one of {', '.join(ROBUST)}")
     x, y, counts = rows.counted()
     try:
-        return _estimated(x, y, counts, family, sigma)
+        found = _estimated(x, y, counts, family, sigma, firth=firth)
+        return found if robust == "none" else _robust(found, rows, family, robust)
     except NoEstimate:
         unknown = np.full(x.shape[1], np.inf)
         return SiteEstimate(np.zeros(x.shape[1]), unknown, float(counts.sum()), np.inf)
 
 
+def _robust(site: SiteEstimate, rows: Rows, family: FamilyName, kind: Robust) -> SiteEstimate:
+    """The estimate with robust standard errors; by clusters, these have G - 1 degrees of freedom.
+
+    Without noise it stays as it is.
+    """
+    if site.root is None or not site.sigma:
+        return site
+    (x, y, counts), model = rows.counted(), FAMILIES[family]
+    kept, eta = (site.root != 0).any(axis=1), x @ site.coef
+    residuals, curvature = y - model.mean(eta), model.curvature(eta)
+    fit = Fitted(x[:, kept], residuals, curvature, counts, site.root[kept])
+    clusters = rows.counted_clusters
+    part = sandwich_root(fit, kind, clusters) / site.sigma
+    root = np.zeros((len(kept), part.shape[1]))
+    root[kept] = part
+    scale = np.where(site.determined, np.linalg.norm(root, axis=1), np.inf)
+    freedom = site.freedom
+    if kind == "clusters" and clusters is not None:
+        freedom = len(np.unique(clusters)) - 1.0
+    return site._replace(scale=scale, root=root, freedom=freedom)
+
+
 def _estimated(
-    x: Array, y: Array, counts: Array, family: FamilyName, sigma: float | None
+    x: Array,
+    y: Array,
+    counts: Array,
+    family: FamilyName,
+    sigma: float | None,
+    *,
+    firth: bool = False,
 ) -> SiteEstimate:
     model = FAMILIES[family]
-    if reason := model.hopeless(y):
+    if reason := None if firth else model.hopeless(y):
         raise NoEstimate(reason)
     if model.fit is None:
         return _least_squares(x, y, counts, sigma)
@@ -130,7 +213,7 @@ def _estimated(
     if len(y) <= len(kept):
         raise NoEstimate(_FEW)
     coef = np.zeros(x.shape[1])
-    coef[kept] = model.fit(x[:, kept], y, counts)
+    coef[kept] = (firth_logistic if firth else model.fit)(x[:, kept], y, counts)
     r = _triangle(np.sqrt(counts * model.curvature(x @ coef))[:, None] * x[:, kept])
     if not _has_full_rank(r):
         raise NoEstimate("its likelihood is flat at the maximum")
@@ -162,15 +245,11 @@ def _only(
 ) -> SiteEstimate:
     """Estimate from the coefficients of the columns ``kept``, and R of their information."""
     own, scale = np.zeros(len(determined)), np.full(len(determined), np.inf)
-    own[kept], scale[kept] = coef, _scale(r)
+    root = np.zeros((len(determined), len(kept)))
+    root[kept] = dtrtri(r)[0] * np.sign(np.diagonal(r))  # that of the triangle above 0
+    own[kept], scale[kept] = coef, np.sqrt(np.einsum("ij,ij->i", root[kept], root[kept]))
     own[~determined], scale[~determined] = 0.0, np.inf
-    return SiteEstimate(own, scale, size, sigma)
-
-
-def _scale(r: Array) -> Array:
-    """Returns sqrt(diag((R'R)^-1)): the lengths of the rows of R^-1."""
-    inverse, _ = dtrtri(r)
-    return np.asarray(np.sqrt(np.einsum("ij,ij->i", inverse, inverse)))
+    return SiteEstimate(own, scale, size, sigma, root=root)
 
 
 def _triangle(x: Array) -> Array:
@@ -240,10 +319,15 @@ def condense(rows: Rows) -> Rows:
 def stacked(tasks: Sequence[Rows]) -> Rows:
     """Returns the rows of all tasks."""
     parts = zip(*(rows.counted() for rows in tasks), strict=True)
-    return Rows(*(np.concatenate(part) for part in parts))
+    clusters = [own for rows in tasks if (own := rows.counted_clusters) is not None]
+    given = np.concatenate(clusters) if len(clusters) == len(tasks) else None
+    x, y, counts = (np.concatenate(part) for part in parts)
+    return Rows(x, y, counts, clusters=given)
 
 
-def pool(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> SiteEstimate:
+def pool(
+    tasks: Sequence[Rows], *, family: FamilyName = "linear", robust: Robust = "none"
+) -> SiteEstimate:
     """Fits one model to the rows of all tasks: OLS on all data, or maximum likelihood.
 
     If tasks differ, its bias does not vanish with more rows or more tasks (Section 4.1).
@@ -252,5 +336,6 @@ def pool(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> SiteEstimat
         ValueError: If there is no task.
     """
     require(len(tasks) > 0, "number of tasks", 0, "at least 1")
-    rows = stacked([condense(own) if family == "linear" else own for own in tasks])
-    return estimate_site(rows, family=family)
+    short = family == "linear" and robust == "none"
+    rows = stacked([condense(own) if short else own for own in tasks])
+    return estimate_site(rows, family=family, robust=robust)

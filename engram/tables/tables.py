@@ -27,7 +27,13 @@ class Scaling(NamedTuple):
 
     @classmethod
     def of(cls, x: Array, weights: Array | None) -> "Scaling":
-        """Returns mean and standard deviation over all rows; scale 1 for constant columns."""
+        """Returns mean and standard deviation over all rows; scale 1 for constant columns.
+
+        They are those of the values that are not NaN.
+        """
+        if (gone := np.isnan(x)).any():
+            known = ~gone if weights is None else weights[:, None] * ~gone
+            x, weights = np.where(gone, 0.0, x), known
         center = np.average(x, axis=0, weights=weights)
         scale = np.sqrt(np.average((x - center) ** 2, axis=0, weights=weights))
         return cls(center, np.where(scale > 0, scale, 1.0))
@@ -47,34 +53,37 @@ class Scaling(NamedTuple):
         return full
 
 
-def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels]:
+def take_tasks(
+    x: Any, task: Any, *, fitting: bool = False, what: str = "task"
+) -> tuple[Any, Labels]:
     """Returns the features without the task column, and each row's task.
 
     Args:
         x: Features: an array, or a pandas frame.
         task: Each row's task, of length n; or the name of a column of the frame.
         fitting: Whether to refuse unused categories of a pandas categorical.
+        what: What the labels are, for messages.
 
     Raises:
         ValueError: If it is missing, does not have one label for each row, or has empty labels.
     """
     if task is None:
-        raise ValueError("task must be given: one label a row, or the name of a frame's column")
+        raise ValueError(f"{what} must be given: one label a row, or the name of a frame's column")
     if isinstance(task, str):
         if not hasattr(x, "columns") or task not in x.columns:
-            raise ValueError(f"task {task!r} is not a column of X")
+            raise ValueError(f"{what} {task!r} is not a column of X")
         x, task = x.drop(columns=[task]), x[task]
     categories = getattr(getattr(task, "cat", task), "categories", None)
     labels = np.asarray(task if hasattr(task, "dtype") else _listed(task))
     if labels.ndim != 1:
-        raise ValueError(f"task must have one label a row, got shape {labels.shape}")
+        raise ValueError(f"{what} must have one label a row, got shape {labels.shape}")
     if hasattr(task, "isna"):
         empty = np.asarray(task.isna())
     else:
         each = labels.tolist()
         empty = np.array([v is None or (isinstance(v, float) and np.isnan(v)) for v in each])
     if empty.any():
-        raise ValueError(f"task must not be empty, as it is in row {int(np.argmax(empty))}")
+        raise ValueError(f"{what} must not be empty, as it is in row {int(np.argmax(empty))}")
     if fitting and categories is not None:
         unused = [name for name in categories if name not in set(labels.tolist())]
         if unused:

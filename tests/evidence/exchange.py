@@ -81,7 +81,7 @@ def covered(cell: Cell, draw: int, level: float = 0.95) -> tuple[Bools, Bools, b
 
 def in_one_place(tasks: list[Rows], family: FamilyName) -> tuple[Array, Array, Array, bool]:
     """Fits all rows by the library: coefficients, center, its standard errors; if it converged."""
-    x, _, counts = stacked(tasks)
+    x, _, counts = stacked(tasks).counted()
     scaling = Scaling.of(x, counts)
     scaling.center[-1] = 0
     plain = [scaling.of_rows(rows) for rows in tasks]

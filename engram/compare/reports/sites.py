@@ -23,15 +23,17 @@ EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def show_sites(
-    folder: Path, as_json: bool, table: Callable[[Row, Mapping[str, Any]], Table]
+    folder: Path, as_json: bool, *tables: Callable[[Row, Mapping[str, Any]], Table | None]
 ) -> None:
-    """Draws the plots of a run between sites, and prints its table and its files."""
+    """Draws the plots of a run between sites, and prints its tables and its files."""
     record = Run.open(folder)
     found, settings = record.results, record.settings
     if found is None:
         err.print(f"{folder}: not finished; go on with --resume", soft_wrap=True)
         return
-    out.print(table(found, settings))
+    for table in tables:
+        if (made := table(found, settings)) is not None:
+            out.print(made)
     names = record.names
     for kind, clients in (("left out", found["left-out"]), ("lacks", found.get("lacking", {}))):
         for client, reason in clients.items():

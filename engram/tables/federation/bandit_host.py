@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from logging import getLogger
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,9 @@ from engram.wire.roster import describe_node
 _log = getLogger("flwr.engram")
 
 Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets
+
+
+_SENT: Final = tuple(name for name in SiteEstimate._fields if name != "root")
 
 
 def policy_of(experiment: Experiment) -> TaskBandit[SiteEstimate, Shared]:
@@ -191,8 +194,9 @@ class BanditSites(SiteHost):
         fresh, past = (Buffer(*part) for part in parts)
         sent = None
         if "sent.coef" in arrays:
-            coef, scale, *numbers = (arrays[f"sent.{name}"] for name in SiteEstimate._fields)
-            sent = SiteEstimate(coef, scale, *map(float, numbers))
+            coef, scale, *numbers = (arrays[f"sent.{name}"] for name in _SENT)
+            size, sigma, freedom = map(float, numbers)
+            sent = SiteEstimate(coef, scale, size, sigma, freedom)
         return Kept(TaskState(arrays["coefs"], fresh, past), arrays["untold"], sent)
 
     def _keep(self, client: int, kept: Kept, server_round: int, durable: int) -> None:
@@ -200,7 +204,8 @@ class BanditSites(SiteHost):
         parts: dict[str, Any] = {"fresh": kept.state.fresh, "past": kept.state.past}
         for part, each in ({"sent": kept.sent} | parts).items():
             if each is not None:
-                arrays |= {f"{part}.{name}": value for name, value in each._asdict().items()}
+                named = each._asdict().items()
+                arrays |= {f"{part}.{name}": value for name, value in named if name != "root"}
         memory: Params = {name: torch.from_numpy(np.array(x)) for name, x in arrays.items()}
         self._store.save(client, memory, server_round=server_round, durable=durable)
 

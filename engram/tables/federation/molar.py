@@ -71,6 +71,7 @@ class Molar(Thresholded):
     plug_in = "molar"
     meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
     source = "Huang et al., 2024, Alg. 1 and 4"
+    fits_all_rows = True
     noised: ClassVar[dict[str, str]] = {"family": "linear", "sharing": "median"}
     unread = Thresholded.unread - {"missing"} | {"num_rounds", "eval_every", "checkpoint_every"}
 

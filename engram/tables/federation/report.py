@@ -16,12 +16,49 @@ from engram.compare.reports.sites import MANY, draw_curve, regret_table, show_si
 from engram.runs.run import Run
 from engram.settings.errors import few_names
 from engram.strategies import Row
+from engram.tables.effects.meta_analysis import MetaAnalysis, meta_analysis
+from engram.tables.effects.summary import RATIOS
 from engram.tables.federation.molar import COLUMNS, REGRETS, Molar, MolarBandit
+from engram.tables.studies.forest import draw_forest, effects_table
 
 
-@reports(Molar.plug_in, lambda _, row: {"losses": draw_losses(row)} if row.get("scored") else {})
+def _draw(record: Run, found: Row) -> dict[str, Figure]:
+    effects = effects_of(found, record.settings)
+    plots = {"forest": draw_forest(effects)} if effects else {}
+    return plots | ({"losses": draw_losses(found)} if found.get("scored") else {})
+
+
+@reports(Molar.plug_in, _draw)
 def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, coefficient_table)
+    show_sites(folder, as_json, coefficient_table, _effects_table)
+
+
+def _effects_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table | None:
+    effects = effects_of(found, settings)[:MANY]
+    return effects_table(effects) if effects else None
+
+
+def effects_of(found: Mapping[str, Any], settings: Mapping[str, Any]) -> list[MetaAnalysis]:
+    """Returns the meta-analyses of a run's coefficients, but of those with fewer than two sites."""
+    given, effects = found.get("estimates"), list[MetaAnalysis]()
+    if not given or not given["sites"]:
+        return effects
+    coef, error = np.array(given["coef"]), np.array(given["error"], dtype=float)
+    error[np.isnan(error)] = np.inf
+    freedom = np.array([np.inf if one is None else one for one in given["freedom"]])
+    for k, name in enumerate(found["shared"]["names"]):
+        if (np.isfinite(error[:, k]) & (error[:, k] > 0)).sum() > 1:
+            one = meta_analysis(
+                name,
+                given["sites"],
+                coef[:, k],
+                error[:, k],
+                freedom=freedom,
+                level=settings[f"{Molar.name}.level"],
+                ratio=RATIOS.get(settings[f"{Molar.name}.family"], ""),
+            )
+            effects.append(one)
+    return effects
 
 
 def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table:

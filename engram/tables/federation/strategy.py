@@ -36,7 +36,7 @@ from engram.tables.federation.scored_sites import ScoredSites
 from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import shared_half_width
 from engram.tables.shrinkage import Shared, combine, median_weights, outweighing
-from engram.tables.site import INTERCEPT
+from engram.tables.site import INTERCEPT, estimate_site
 from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import arrays_of
@@ -211,7 +211,7 @@ class Exchange(ScoredSites):
     def row(self, absent: Mapping[int, str]) -> Row:
         """Lists the sites asked, absent, or lacking some coefficients."""
         lacking = {str(client): note for client, note in sorted(self.notes.items())}
-        return super().row(absent) | {"lacking": lacking} | _NOTHING | self._remarks
+        return super().row(absent) | {"lacking": lacking} | _NOTHING | self._remarks | self._sent()
 
     def scores(self) -> Row:
         """Returns the summary of the sites' held-out losses."""
@@ -239,6 +239,27 @@ class Exchange(ScoredSites):
             "bounded": [self.called(client) for client in row.get("bounded", [])],
             "unsettled": row["unsettled"],
             "clients": self.scored.listed("rows"),
+            "estimates": row["estimates"],
+        }
+
+    def _sent(self) -> Row:
+        """The sites' own estimates, as they have sent them; of adaptive sites, by their equations.
+
+        Of other families than linear ones, the latter are a step of Newton's method from where the
+        exchanges ended.
+        """
+        ids, linear = sorted(self.estimates), self._own.family == "linear"
+        found = [self.estimates[client] for client in ids]
+        if self._own.sharing == "adaptive":
+            sigma = None if linear else 1.0
+            found = [estimate_site(site.rows(), sigma=sigma) for site in found]
+        return {
+            "estimates": {
+                "sites": [self.called(client) for client in ids],
+                "coef": [site.coef.tolist() for site in found],
+                "error": [[_finite(value) for value in site.standard_error] for site in found],
+                "freedom": [_finite(site.freedom) for site in found],
+            }
         }
 
     @staticmethod

@@ -12,10 +12,9 @@ from rich.table import Table as Printed
 from engram.cli.console import new_table
 from engram.compare.figures import image_of, panels
 from engram.core.arrays import Array, Bools
-from engram.scoring.intervals import quantile
 from engram.simulations.job_pool import Row
 from engram.tables.adaptive_models import Adaptive
-from engram.tables.intervals import Intervals, own_interval
+from engram.tables.intervals import own_interval
 from engram.tables.shrinkage import threshold
 from engram.tables.site import SiteEstimate
 from engram.tables.studies.contenders import Molar
@@ -78,15 +77,11 @@ def coefficients(model: Molar | Adaptive, level: float, kind: str = "honest") ->
     """Collects the coefficients of a fitted model, with intervals of a level and a kind."""
     full = np.column_stack([model.coef_, model.intercept_])
     more: tuple[Array, Array] | tuple[()] = ()
+    shared = model.summary(level=level)
     if isinstance(model, Adaptive):
-        center = np.append(model.shared_coef_, model.shared_intercept_)
-        half = quantile((1 + level) / 2, model.shared_freedom_) * model.shared_error_
-        around = Intervals(center - half, center + half)
         limits = model.confidence_intervals(level)
         reach, more = np.full(len(full), model.c), (model.spread_, model.p_value_)
     else:
-        shared = model.summary(level=level)
-        center, around = shared.coef, shared.limits
         limits = model.confidence_intervals(level, "honest" if kind == "honest" else "practical")
         reach = np.array([_reach(model, site) for site in model.sites_])
     known = np.stack([site.determined for site in model.sites_])
@@ -95,8 +90,8 @@ def coefficients(model: Molar | Adaptive, level: float, kind: str = "honest") ->
         model.tasks_.tolist(),
         model.column_names,
         level,
-        center,
-        *around,
+        shared.coef,
+        *shared.limits,
         full,
         np.column_stack([limits.low, [own.low[-1] for own in intercepts]]),
         np.column_stack([limits.high, [own.high[-1] for own in intercepts]]),

@@ -7,6 +7,7 @@ from typing import Final
 
 from engram.data.source import Source
 from engram.studies.settings import StudySettings, argument, option
+from engram.tables.effects.sandwich import ROBUST
 
 _KINDS: Final = {".csv": "csv", ".xlsx": "xlsx", ".npz": "npz"}
 
@@ -87,8 +88,15 @@ class MolarTableSettings(StudySettings):
     missing: str = option(
         "error",
         metavar="HOW",
-        among=("error", "indicator"),
-        help="error; or indicator: 0, and a column that marks them.",
+        among=("error", "indicator", "complete", "impute"),
+        help="error; indicator: 0, and a column that marks them; complete: rows without; or "
+        "impute: multiple imputation within each task (methods are compared with indicators).",
+    )
+    robust: str = option(
+        "none",
+        metavar="KIND",
+        among=ROBUST[:-1],
+        help="Standard errors of tasks' own estimates: none (the model's), or HC0 to HC3.",
     )
     splits: int = option(10, least=0, help="Random splits to compare methods in; 0: none.")
     train: float = option(0.6, metavar="SHARE", help="Share of rows to learn from, in a split.")

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Final, NamedTuple, cast
 
+import numpy as np
+
+from engram.compare.figures import image_of
 from engram.data.schema.declared import declare
 from engram.data.tables.tables import Table, read_table
 from engram.settings.data import DataSettings
@@ -11,13 +14,16 @@ from engram.settings.errors import DataError
 from engram.simulations.job_pool import Pool, Tell
 from engram.studies.study import Report
 from engram.studies.summaries import in_words
+from engram.tables.effects.meta_analysis import MetaAnalysis
+from engram.tables.effects.summary import RATIOS
 from engram.tables.families import FamilyName
 from engram.tables.heterogeneity import REACH
 from engram.tables.shrinkage import Option
 from engram.tables.studies import coefficients, comparison, scores
 from engram.tables.studies.coefficients import Coefficients, draw_heterogeneity, heterogeneity
 from engram.tables.studies.contenders import adaptive, molar
-from engram.tables.studies.preparation import complete, independent
+from engram.tables.studies.forest import draw_forest, effects_by_site, effects_table
+from engram.tables.studies.preparation import complete, independent, of_columns
 from engram.tables.studies.settings import MolarTableSettings
 
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
@@ -37,6 +43,8 @@ class TableResults(NamedTuple):
     # Why the rows of some tasks do not determine all coefficients, by their labels.
     lacking: dict[Any, str]
     splits: list[dict[str, comparison.SplitScore]]  # each random split's scores, by method
+    effects: list[MetaAnalysis]  # of tasks' own estimates, of each column that two determine
+    missing: str  # how many rows have missing values, where they are left out or imputed
 
 
 def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
@@ -45,21 +53,34 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     given = DataSettings.model_validate({"target_column": s.target, "task_column": s.task})
     columns = declare(given, drop=s.drop)
     table = read_table(s.source, columns, family=family)
-    whole = complete(table, family, indicators=s.missing == "indicator")
-    table, dropped = independent(whole)
+    some = np.asarray(~np.isnan(table.x).any(axis=1))
+    missing = f"{(~some).sum()} of {some.size} rows have missing values"
+    if s.missing in ("complete", "impute") and not some.all():
+        usable = table._replace(x=table.x[some], y=table.y[some], task=table.labels[some])
+    else:
+        usable, missing = table, ""
+    if s.missing == "impute" and missing:
+        whole = complete(table, family, indicators=True)
+        usable, dropped = independent(complete(usable, family, indicators=False))
+        table = of_columns(table, usable.columns)
+    else:
+        whole = complete(usable, family, indicators=s.missing == "indicator")
+        table, dropped = independent(whole)
     if dropped and not table.columns:
         raise DataError(f"{_UNDETERMINED}: {', '.join(dropped)}")
     reach = REACH * s.c
     option: Option = "soft" if s.soft else "hard"
     made = molar(family, option, s.c) if s.paper else adaptive(family, reach)
+    made.set_params(robust=s.robust, missing="impute" if s.missing == "impute" else "error")
     model = comparison.fit_all(table, made)
+    effects = effects_by_site(model, s.level, ratios=family in RATIOS)
     found = coefficients.coefficients(model, s.level, s.intervals)
     lacks = comparison.lacking(table, model, family)
     shares = comparison.Shares(s.train, s.validation)
     compared = table if s.paper else whole
     each = comparison.compare(compared, family, shares, splits=s.splits, seed=s.seed, paper=s.paper)
     splits = _told(each, pool.new_line("comparison", s.splits))
-    return TableResults(table, dropped, found, lacks, splits)
+    return TableResults(table, dropped, found, lacks, splits, effects, missing)
 
 
 def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
@@ -82,13 +103,16 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
         f"{s.path}: {rows} rows of {len(of.tasks)} tasks, {columns} columns\n",
         coefficients.shared_table(of),
         *coefficients.task_table(of),
+        *([effects_table(found.effects)] if found.effects else []),
     ]
-    values = heterogeneity(of, found.table.x.std(axis=0))
+    values = heterogeneity(of, np.nanstd(found.table.x, axis=0))
     unit = _UNITS.get(family, s.target)
     files = {
         "coefficients.csv": coefficients.frame(of).to_csv(index=False).encode(),
         "heterogeneity.png": draw_heterogeneity(values, of, unit),
     }
+    if found.effects:
+        files["forest.png"] = image_of(draw_forest(found.effects))
     compared = scores.comparison(found.splits, shares) if found.splits else []
     if compared:
         shown += [
@@ -108,7 +132,9 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
         "dropped": found.dropped,
         "comparison": compared,
     }
-    notes = [f"dropped {_UNDETERMINED}: {', '.join(found.dropped)}"] if found.dropped else []
+    done = {"complete": "are left out", "impute": "are completed 20 times, by multiple imputation"}
+    notes = [f"{found.missing}: they {done[s.missing]}"] if found.missing else []
+    notes += [f"dropped {_UNDETERMINED}: {', '.join(found.dropped)}"] if found.dropped else []
     return Report(shown, results, files, [*notes, *_lacking_lines(found.lacking)])
 
 

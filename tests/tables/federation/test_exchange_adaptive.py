@@ -9,6 +9,7 @@ from engram.data.tables.tables import table_data
 from engram.tables.exchange import STILL, answer, personal, tell
 from engram.tables.federation.report import coefficient_table
 from engram.tables.heterogeneity import REACH
+from engram.tables.site import estimate_site
 from tests.samples import sampled
 from tests.tables.federation.sites import run, settings
 
@@ -32,6 +33,11 @@ def test_a_run_is_the_exchange_of_the_library(tmp_path, family):
         np.testing.assert_allclose(kept[client][0], coef, rtol=1e-9, atol=1e-12)
     assert found["loss-personal"] < found["loss-own"]
     assert found["unsettled"] is None
+    if family == "linear":
+        sites = [estimate_site(own) for own in rows]
+        np.testing.assert_allclose(found["estimates"]["coef"], [s.coef for s in sites], rtol=1e-6)
+        errors = [site.standard_error for site in sites]
+        np.testing.assert_allclose(found["estimates"]["error"], errors, rtol=1e-6)
 
 
 def test_an_exchange_that_ends_too_early_says_so(tmp_path):

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from engram.client.memory import RamStore
+from engram.compare.reports.base import plots_of
 from engram.data.tables.tables import table_data
 from engram.runs.run import Run
 from engram.settings.errors import Refused
+from engram.tables.federation.report import effects_of
+from engram.tables.site import estimate_site
 from tests.support import write_npz
 from tests.tables.federation.sites import (
     SITES_THERE,
@@ -67,6 +70,25 @@ def test_what_is_recorded(tmp_path):
         assert found["clients"][f"loss-{name}"][3] == pytest.approx(loss, rel=1e-10)
     assert found["loss-personal"] == pytest.approx(np.mean(found["clients"]["loss-personal"]))
     assert found["loss-personal"] < found["loss-own"]
+    # The forest plot has the sites' own estimates, which they have sent.
+    site = estimate_site(table_data(settings()).train[3].with_ones())
+    given = found["estimates"]
+    assert (given["sites"][3], given["freedom"][3]) == ("3", site.freedom)
+    np.testing.assert_allclose(given["coef"][3], site.coef, rtol=1e-10)
+    np.testing.assert_allclose(given["error"][3], site.standard_error, rtol=1e-10)
+    effects = effects_of(found, record.settings)
+    assert [one.name for one in effects] == found["shared"]["names"]
+    assert set(plots_of(record)) == {"forest", "losses"}
+
+
+def test_a_run_may_fit_all_rows_and_be_scored_on_none(tmp_path):
+    found, kept = run(tmp_path / "run", test_fraction=0)
+    every = [rows.with_ones() for rows in table_data(settings(test_fraction=0)).train]
+    assert found["rows"] == sum(len(rows.y) for rows in table_data(settings()).train) / 0.6
+    assert (found["scored"], found["loss-personal"]) == (0, None)
+    np.testing.assert_allclose(kept[5][3], estimate_site(every[5]).coef, rtol=1e-10)
+    with pytest.raises(Refused, match="test-fraction must be above 0 for ditto"):
+        settings(method="ditto", dataset="digits", test_fraction=0)
 
 
 def test_a_run_that_is_resumed_sends_the_same_estimate_again(tmp_path):

@@ -141,6 +141,27 @@ def test_of_many_lines_only_those_that_differ_are_printed(tmp_path):
     assert len(re.findall(r"differs\??\s*$", short, re.MULTILINE)) == len(marks)
 
 
+def test_missing_values_are_imputed_within_tasks_or_left_out(tmp_path):
+    data = frame()
+    gone = np.random.default_rng(1).random(len(data)) < 0.2
+    data.loc[gone, "age"] = np.nan
+    table, found = csv(data), {}
+    for way in ("complete", "impute"):
+        out = tmp_path / way
+        done_ = done(table, *H, "--missing", way, "--robust", "HC3", "--splits", 0, "--out", out)
+        assert f"{gone.sum()} of 320 rows have missing values" in done_.output
+        found[way] = {row["column"]: row["coefficient"] for row in results(out)["shared"]}
+        assert (out / "forest.png").read_bytes().startswith(b"\x89PNG")
+    model = AdaptiveRegressor(robust="HC3", missing="impute")
+    model.fit(data[COLUMNS], data["pressure"], data["hospital"])
+    imputed = [found["impute"][name] for name in COLUMNS]
+    np.testing.assert_allclose(imputed, model.shared_coef_, rtol=1e-6)
+    model = AdaptiveRegressor(robust="HC3")
+    model.fit(data[COLUMNS][~gone], data["pressure"][~gone], data["hospital"][~gone])
+    complete = [found["complete"][name] for name in COLUMNS]
+    np.testing.assert_allclose(complete, model.shared_coef_, rtol=1e-6)
+
+
 def test_columns_that_are_dropped_and_values_that_are_missing(tmp_path):
     data = frame().assign(name="Ann")
     data.loc[[3, 50, 51, 100], "age"] = np.nan

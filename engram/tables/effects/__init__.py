@@ -1,0 +1,1 @@
+"""Effects of any model: summaries, meta-analysis, robust errors, missing values."""

@@ -1,0 +1,268 @@
+"""Effects as statisticians print them: estimates, errors, tests, intervals, ratios.
+
+Everything here takes estimates, their covariance and degrees of freedom, of any model.
+
+Intervals of k coefficients hold simultaneously by the quantile q of the largest ``|t_j|`` under
+their joint distribution, multivariate normal or Student's t with the estimates' correlations
+(max-t; Hothorn, Bretz, Westfall 2008): ``coef ± q error``. Independent estimates, such as those of
+different sites, have a closed form: each interval has level ``level^(1/k)`` (Sidak 1967). P-values
+are adjusted by Holm (1979), which asks nothing of the dependence.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.polynomial.chebyshev import Chebyshev
+from scipy.optimize import brentq
+from scipy.special import chdtri, ndtr, ndtri, stdtr
+from scipy.stats import chi2, qmc
+
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.scoring.intervals import quantile
+from engram.tables.intervals import Intervals
+
+RATIOS: Final = {"logistic": "odds ratio", "poisson": "rate ratio"}
+"""Names of exponentials of coefficients, by family; linear models have no ratios."""
+
+_POINTS: Final = 13  # logarithm of the number of Sobol's points, to base 2
+_NODES: Final = 32  # of Gauss's rule, in each dimension
+_DEGREE: Final = 40  # of the polynomial for the probability of a box
+_CERTAIN: Final = 7.0  # reach of a box that holds a normal vector to the last digit
+_WIDER: Final = 0.01  # added to a bracket, for rounding
+_TAIL: Final = 1e-14  # probability that is left out on either side of a scale
+_RIDGE: Final = 1e-8  # share of independent noise, for singular matrices
+_LEAST: Final = 1e-300
+_ROUNDING: Final = 1e-16
+_LEAST_P: Final = 1e-4  # smaller p-values are not written out
+
+
+class Summary(NamedTuple):
+    """Coefficients with tests and intervals; ``print`` shows them as a table.
+
+    ``error`` and ``p_value`` are those of ``own`` where there is one. An infinite error stands for
+    none.
+    """
+
+    title: str  # title of the table
+    level: float  # level of the intervals, in (0, 1)
+    names: Sequence[str]  # names of the lines: of columns, or of sites
+    coef: Array  # coefficients, shape (d,)
+    limits: Intervals  # the intervals
+    error: Array  # standard errors, shape (d,)
+    p_value: Array  # two-sided, of the hypothesis that a coefficient is 0, shape (d,)
+    freedom: Array | float  # degrees of freedom of the errors; infinite for normal distributions
+    own: Array | None = None  # a task's own estimates, if they are others than ``coef``
+    ratio: str = ""  # what exponentials of coefficients are called; empty: there are none
+    simultaneous: bool = False  # whether intervals and p-values hold for all lines at once
+    heading: str = ""  # heading of the marks
+    marks: Sequence[str] = ()  # remark on each line; none for any
+    first: str = "column"  # heading of the names
+    none: str = ""  # why an interval is lacking, where one is
+    missing: str = ""  # what was missing
+
+    @property
+    def statistic(self) -> Array:
+        """The estimates in units of their standard errors, shape (d,)."""
+        estimate = self.coef if self.own is None else self.own
+        some = (self.error > 0) & np.isfinite(self.error)
+        return np.divide(estimate, self.error, out=np.full_like(estimate, np.nan), where=some)
+
+    @property
+    def shown(self) -> tuple[Array, Array, Array]:
+        """Estimates and limits as they are printed: exponentials where there are ratios."""
+        low, high = self.limits
+        return self._shown(self.coef), self._shown(low), self._shown(high)
+
+    def _shown(self, values: Array) -> Array:
+        return np.exp(values) if self.ratio else values
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Lines as dictionaries, such as for ``pandas.DataFrame``; unknown numbers are NaN."""
+        ratio, low, high = self.shown
+        lines: dict[str, Sequence[Any]] = {self.first: list(self.names), "coef": self.coef.tolist()}
+        if self.own is not None:
+            lines["own"] = self.own.tolist()
+        if self.ratio:
+            lines[self.ratio.replace(" ", "-")] = ratio.tolist()
+        lines |= {
+            "error": _finite(self.error),
+            "statistic": self.statistic.tolist(),
+            "p-value": self.p_value.tolist(),
+            "low": _finite(low),
+            "high": _finite(high),
+        }
+        return [dict(zip(lines, row, strict=True)) for row in zip(*lines.values(), strict=True)]
+
+    def __str__(self) -> str:
+        width = max(map(len, [self.first, *self.names]))
+        letter = "z" if np.isinf(self.freedom).all() else "t"
+        kind = "simultaneous" if self.simultaneous else "interval"
+        own = f"{'own':>11}" if self.own is not None else ""
+        error = "log s.e." if self.ratio else "std. error"
+        tested = f"{error:>12}{letter:>9}{'p (Holm)' if self.simultaneous else 'p':>10}"
+        head = f"{self.first:<{width}}  {self.ratio or 'coef':>11}  {self.level:>11.4g} {kind:<14}"
+        lines = [self.title, f"{head}{own}{tested}  {self.heading}".rstrip()]
+        marks, numbers = self.marks or [""] * len(self.names), self._numbers()
+        for name, line, mark in zip(self.names, numbers, marks, strict=True):
+            lines.append(f"{name:<{width}}  {line}  {mark}".rstrip())
+        none = "" if np.isfinite(self.limits).all() else self.none
+        return "\n".join([*lines, *(note for note in (none, self.missing) if note)])
+
+    def _numbers(self) -> Iterator[str]:
+        each = zip(*self.shown, self.error, self.statistic, self.p_value, strict=True)
+        for i, (estimate, low, high, error, statistic, p_value) in enumerate(each):
+            limits = f"{low:>11.4g} .. {high:<11.4g}"
+            if not np.isfinite([self.limits.low[i], self.limits.high[i]]).all():
+                limits = f"{'-':>11}{'':15}"
+            own = "" if self.own is None else f"{self._shown(self.own[i]):>11.4g}"
+            tested = f"{own}{error:>12.4g}{statistic:>9.2f}"
+            if not np.isfinite(error):
+                tested = f"{'-':>{len(own) + 12}}{'-':>9}"
+            yield f"{estimate:>11.4g}  {limits}{tested}{shown_p(p_value):>10}"
+
+
+def _finite(values: Array) -> list[float]:
+    found: list[float] = np.where(np.isfinite(values), values, np.nan).tolist()
+    return found
+
+
+def shown_p(value: float) -> str:
+    """Returns a p-value as it is printed; a dash for NaN."""
+    if np.isnan(value):
+        return "-"
+    return f"<{_LEAST_P:.4f}" if value < _LEAST_P else f"{value:.4f}"
+
+
+def summarize(
+    title: str,
+    names: Sequence[str],
+    coef: Array,
+    covariance: Array,
+    freedom: Array | float = np.inf,
+    level: float = 0.95,
+    simultaneous: bool = False,
+    ratio: str = "",
+) -> Summary:
+    """Summarizes coefficients of any model.
+
+    Args:
+        title: Title of the table.
+        names: Names of the coefficients.
+        coef: Shape (d,).
+        covariance: Shape (d, d); infinite on the diagonal where there is no estimate.
+        freedom: Degrees of freedom, a number or of shape (d,); infinite for normal distributions.
+        level: Level of each interval, or of all at once, in (0, 1).
+        simultaneous: Whether intervals and p-values (Holm's) hold for all coefficients at once: by
+            Sidak if the covariance is diagonal, and else by max-t, with the fewest of the degrees
+            of freedom.
+        ratio: What exponentials of coefficients are called, such as ``hazard ratio``; empty for
+            none.
+    """
+    require(0 < level < 1, "level", level, "in (0, 1)")
+    error = np.sqrt(np.diag(covariance))
+    some, p_value = np.isfinite(error), two_sided(coef, error, freedom)
+    part = covariance[np.ix_(some, some)]
+    if simultaneous and np.count_nonzero(part) > len(part):
+        reach = np.asarray(max_t_quantile(level, part, float(np.min(freedom))))
+    else:
+        each = sidak(level, len(part)) if simultaneous else level
+        reach = quantile((1 + each) / 2, freedom)
+    half = np.where(some, reach * np.where(some, error, 1.0), np.inf)
+    limits = Intervals(coef - half, coef + half)
+    p_value = holm(p_value) if simultaneous else p_value
+    found = Summary(title, level, names, coef, limits, error, p_value, freedom)
+    return found._replace(ratio=ratio, simultaneous=simultaneous)
+
+
+def two_sided(coef: Array, error: Array, freedom: Array | float = np.inf) -> Array:
+    """Two-sided p-values, by the normal or Student's distribution; NaN for infinite errors."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = -np.abs(coef / error)
+    found = 2 * np.where(np.isinf(freedom), ndtr(below), stdtr(freedom, below))
+    return np.asarray(np.where(np.isfinite(error), found, np.nan))
+
+
+def holm(p_values: Array) -> Array:
+    """P-values adjusted by Holm (1979); NaN count as no hypotheses."""
+    known = np.flatnonzero(~np.isnan(p_values))
+    order = known[np.argsort(p_values[known], kind="stable")]
+    times = np.arange(len(order), 0, -1)
+    found = np.full(p_values.shape, np.nan)
+    found[order] = np.minimum(np.maximum.accumulate(times * p_values[order]), 1.0)
+    return found
+
+
+def sidak(level: float, count: int) -> float:
+    """Level of each of so many independent intervals, of which all hold at ``level``."""
+    return float(level ** (1 / max(count, 1)))
+
+
+def max_t_quantile(level: float, covariance: Array, freedom: float = np.inf) -> float:
+    """Quantile of the largest absolute value of correlated t-statistics.
+
+    It solves ``P(max |t_j| <= q) = level``, by the integral of Genz (1992) over fixed points; with
+    Student's t, over the common scale of the estimates as well.
+
+    Args:
+        level: In (0, 1).
+        covariance: Of the estimates, shape (d, d), up to a factor; may be singular.
+        freedom: Degrees of freedom of their common scale, > 0.
+    """
+    error = np.sqrt(np.diag(covariance))
+    if len(error) == 1:
+        return float(quantile((1 + level) / 2, freedom))
+    correlation = covariance / np.outer(error, error)
+    root = np.linalg.cholesky((1 - _RIDGE) * correlation + _RIDGE * np.eye(len(error)))
+    unit, weights = _points(len(error) - 1)
+    low = float(quantile((1 + level) / 2, freedom))
+    high = float(quantile((1 + sidak(level, len(error))) / 2, freedom))
+
+    def inside(reach: Array) -> Array:
+        return np.array([float(weights @ _box(root, q, unit)) for q in reach.tolist()])
+
+    if np.isinf(freedom):
+        return float(brentq(lambda q: inside(np.array([q]))[0] - level, low, high + _WIDER))
+    # Given the scale, the statistics are normal: one smooth function of their reach.
+    normal = Chebyshev.interpolate(inside, _DEGREE, domain=[0, _CERTAIN])
+    ends = np.sqrt(chdtri(freedom, [1 - _TAIL, _TAIL]) / freedom)
+    nodes, parts = np.polynomial.legendre.leggauss(_DEGREE * 2)
+    scales = (ends[1] - ends[0]) / 2 * (nodes + 1) + ends[0]
+    density = chi2.pdf(freedom * scales**2, freedom) * 2 * freedom * scales
+    density *= parts * (ends[1] - ends[0]) / 2
+
+    def covered(q: float) -> float:
+        return float(density @ normal(np.minimum(q * scales, _CERTAIN))) - level
+
+    return float(brentq(covered, low, high + _WIDER))
+
+
+def _points(count: int) -> tuple[Array, Array]:
+    """Returns points of the unit cube and their weights: Gauss's product rule, or Sobol's points.
+
+    The former, in up to three dimensions, are exact to 1e-8; the latter to about 1e-4.
+    """
+    if count > 3:
+        unit = qmc.Sobol(count, scramble=False).random_base2(_POINTS) + 0.5 ** (_POINTS + 1)
+        return unit, np.full(len(unit), 0.5**_POINTS)
+    if not count:
+        return np.ones((1, 0)), np.ones(1)
+    nodes, parts = np.polynomial.legendre.leggauss(_NODES)
+    v = (nodes + 1) / 2
+    # Dense at both ends, where normal quantiles are steep.
+    unit, weights = v**3 * (10 - 15 * v + 6 * v**2), 15 * parts * (v * (1 - v)) ** 2
+    each = [np.stack(np.meshgrid(*[one] * count), -1).reshape(-1, count) for one in (unit, weights)]
+    return each[0], each[1].prod(axis=1)
+
+
+def _box(root: Array, reach: float, unit: Array) -> Array:
+    """Returns the probability of ``|L z| <= reach`` at each point, z being normal, (n,)."""
+    z, found = np.zeros(unit.shape), np.ones(len(unit))
+    for k, row in enumerate(root):
+        given = z[:, :k] @ row[:k]
+        low, high = ndtr((-reach - given) / row[k]), ndtr((reach - given) / row[k])
+        found *= high - low
+        if k < unit.shape[1]:
+            z[:, k] = ndtri(np.clip(low + unit[:, k] * (high - low), _LEAST, 1 - _ROUNDING))
+    return found

@@ -1,0 +1,103 @@
+"""Effects: equal to R's figures (``effects.R``), and simultaneous where they say so."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from engram.tables.effects.imputation import rubin
+from engram.tables.effects.meta_analysis import meta_analysis
+from engram.tables.effects.summary import holm, max_t_quantile, sidak, summarize
+from engram.tables.site import Rows, estimate_site
+from tests.samples import entry
+
+R = json.loads(Path(__file__).with_name("effects.json").read_text(encoding="utf-8"))
+TARGETS = {"linear": "days", "logistic": "died", "poisson": "visits"}
+
+
+def rows_of(table, target):
+    x = np.column_stack([np.ones(len(table["age"])), table["age"], table["dose"]])
+    return Rows(x, np.array(table[target], float))
+
+
+def test_errors_are_those_of_r():
+    for family, target in TARGETS.items():
+        rows = rows_of(R["rows"], target)._replace(clusters=np.array(R["rows"]["patient"]))
+        expected = R["fits"][family]
+        for kind in ("none", "HC0", "HC1", "HC2", "HC3", "clusters"):
+            with entry(family, kind):
+                site = estimate_site(rows, family=family, robust=kind)
+                errors = np.diag(site.covariance) ** 0.5
+                np.testing.assert_allclose(site.coef, expected["coef"], rtol=1e-6)
+                np.testing.assert_allclose(site.standard_error, expected[kind], rtol=1e-6)
+                np.testing.assert_allclose(errors, expected[kind], rtol=1e-6)
+        assert site.freedom == 19  # of twenty patients
+
+
+def test_firths_estimates_are_those_of_r():
+    rows = rows_of(R["firth"]["rows"], "died")
+    rows = rows._replace(x=rows.x[:, [0, 2, 1]])
+    site = estimate_site(rows, family="logistic", firth=True)
+    np.testing.assert_allclose(site.coef, R["firth"]["coef"], rtol=1e-6)
+    np.testing.assert_allclose(site.standard_error, R["firth"]["error"], rtol=1e-6)
+    alone = estimate_site(rows._replace(y=np.ones(9)), family="logistic", firth=True)
+    assert alone.determined.all()
+
+
+def test_meta_analyses_are_those_of_r():
+    coef, error = np.array(R["trials"]["coef"]), np.array(R["trials"]["variance"]) ** 0.5
+    names = [f"trial {i}" for i in range(len(coef))]
+    for method in ("DL", "REML"):
+        found, random = (
+            meta_analysis("vaccine", names, coef, error, scatter=method),
+            R["meta"][method],
+        )
+        for effect, expected in ((found.fixed, R["meta"]["FE"]), (found.random, random)):
+            numbers = [effect.coef, effect.error, effect.p_value, effect.low, effect.high]
+            keys = ("coef", "error", "p", "low", "high")
+            assert numbers == pytest.approx([expected[key] for key in keys], rel=1e-6)
+        assert (found.tau2, found.q) == pytest.approx((random["tau2"], random["q"]), rel=1e-6)
+        assert found.p_value == pytest.approx(random["q_p"], rel=1e-6)
+        assert found.predicted == pytest.approx(tuple(random["predicted"]), rel=1e-6)
+    assert found.i2 == pytest.approx(R["meta"]["DL"]["i2"], rel=1e-6)
+    with pytest.raises(ValueError, match="column dose needs estimates of at least 2 sites, got 1"):
+        meta_analysis("dose", ["a", "b"], np.zeros(2), np.array([1.0, np.inf]))
+
+
+def test_simultaneous_intervals_and_p_values():
+    three, two = (
+        np.array([[1, 0.5, 0.2], [0.5, 1, 0.3], [0.2, 0.3, 1]]),
+        np.array([[1, 0.8], [0.8, 1]]),
+    )
+    for matrix, name in ((three, "three"), (two, "two")):
+        found = [max_t_quantile(0.95, 4 * matrix, freedom) for freedom in (np.inf, 20, 5)]
+        np.testing.assert_allclose(found, R["max_t"][name], rtol=1e-6)
+    independent = max_t_quantile(0.9, np.eye(6))
+    assert independent == pytest.approx(norm.ppf((1 + 0.9 ** (1 / 6)) / 2), rel=1e-6)
+    assert sidak(0.9, 6) == 0.9 ** (1 / 6)
+    adjusted = holm(np.array([0.01, np.nan, 0.04, 0.03]))
+    assert adjusted == pytest.approx([0.03, np.nan, 0.06, 0.06], nan_ok=True)
+    table = summarize(
+        "Cox",
+        ["a", "b", "c"],
+        np.array([0.3, -1.0, 0.1]),
+        three,
+        ratio="hazard ratio",
+        simultaneous=True,
+    )
+    assert table.limits.high == pytest.approx(table.coef + R["max_t"]["three"][0], rel=1e-6)
+    assert table.rows()[1]["hazard-ratio"] == pytest.approx(np.exp(-1))
+    assert "hazard ratio  " in str(table)
+
+
+def test_rubins_rules_are_those_of_r():
+    given = R["rubin"]
+    coefs, variances = np.array(given["q"])[:, None], np.array(given["u"])[:, None, None]
+    found = rubin(coefs, variances, 37)
+    numbers = [found.coef.item(), found.covariance.item(), found.freedom.item()]
+    assert numbers == pytest.approx(
+        [given[key] for key in ("coef", "variance", "freedom")], rel=1e-6
+    )
+    assert rubin(coefs * 0, variances).freedom.tolist() == [np.inf]
