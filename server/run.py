@@ -156,7 +156,8 @@ class _Run:
             last, strategy = step.number, self.strategy
             # A run that goes on from its last round has not been scored there.
             state = strategy.state if step.final and not step.usual else None
-            rows.append(self._report(last, metrics, scored=step.due and self.scores))
+            due = self.scores and (step.due or strategy.over)  # and clients learn from it
+            rows.append(self._report(last, metrics, scored=due))
             if ways := rows[-1].get("ways"):  # as in a resumed run, whose questions are the same
                 self.config["way"] = "" if len(ways) > 1 else next(iter(ways))
             ends = step.final or strategy.over

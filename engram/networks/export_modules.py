@@ -139,12 +139,30 @@ class Exponential(nn.Module):
         return x.exp()
 
 
+class Survival(nn.Module):
+    """The probability of no event until each of K times, by a log hazard ratio, shape (n, 1).
+
+    ``hazard``, shape (K,), is the cumulative hazard at each, where the log hazard ratio is 0.
+    """
+
+    hazard: Tensor
+
+    def __init__(self, hazard: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("hazard", hazard.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns ``exp(-hazard exp(x))``, shape (n, K)."""
+        return (-x.exp() * self.hazard).exp()
+
+
 def layered(state: Params, mean: Mean = "linear") -> nn.Sequential:
     """Returns dense layers with ReLU in between, in evaluation.
 
     Args:
         state: Weights ``layer0.weight`` (out, in) and so on, in any order, and the layers' biases,
-            if they have some, as ``layer0.bias`` (out,).
+            if they have some, as ``layer0.bias`` (out,); or with a last ``Survival`` layer, of
+            ``curve.hazard`` (K,).
         mean: What stands behind the last layer: the inverse of the link function of a generalized
             linear model.
     """
@@ -158,6 +176,8 @@ def layered(state: Params, mean: Mean = "linear") -> nn.Sequential:
             layers[f"layer{number}"] = nn.Linear(width, out, bias=biased, dtype=weight.dtype)
     if mean != "linear":
         layers["mean"] = nn.Sigmoid() if mean == "logistic" else Exponential()
+    if "curve.hazard" in state:
+        layers["curve"] = Survival(state["curve.hazard"])
     module = nn.Sequential(OrderedDict(layers)).to_empty(device="cpu")
     module.load_state_dict(state)
     return module.eval()

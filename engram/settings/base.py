@@ -76,6 +76,7 @@ class Method(Settings):
         compared: Whether comparisons include it by default.
         trains_network: Whether clients train networks by local steps.
         turns: Whether privacy is of a bandit's turns, of which each round has its own.
+        survival: Whether it predicts times of events, which the schema's roles name.
     """
 
     name: ClassVar[str]
@@ -88,6 +89,7 @@ class Method(Settings):
     compared: ClassVar[bool] = False
     trains_network: ClassVar[bool] = False
     turns: ClassVar[bool] = False
+    survival: ClassVar[bool] = False
 
     def sources(self, shared: SharedSettings) -> list[Source]:
         """Returns the data sets that ``dataset`` names."""
@@ -194,23 +196,27 @@ _MODULES: Final[Mapping[str, Mapping[str, str]]] = {
     "host": {
         "local": "engram.client.hosts.local",
         "molar": "engram.tables.federation.host",
+        "cox": "engram.tables.survival.federation.host",
         "molar-bandit": "engram.tables.federation.bandit_host",
         "meta-ban": "engram.bandits.federation.host",
     },
     "strategy": {
         "local": "engram.strategies.network_strategy",
         "molar": "engram.tables.federation.strategy",
+        "cox": "engram.tables.survival.federation.strategy",
         "molar-bandit": "engram.tables.federation.bandit_strategy",
         "meta-ban": "engram.bandits.federation.strategy",
     },
     "report": {
         "local": "engram.compare.reports.local",
         **dict.fromkeys(("molar", "molar-bandit"), "engram.tables.federation.report"),
+        "cox": "engram.tables.survival.federation.report",
         "meta-ban": "engram.bandits.federation.report",
     },
     "models": {
         "local": "engram.home.network_package",
         **dict.fromkeys(("molar", "molar-bandit", "meta-ban"), "engram.tables.federation.models"),
+        "cox": "engram.tables.survival.federation.models",
     },
 }
 """The modules of our own families; those of other packages register themselves."""

@@ -5,6 +5,7 @@ from engram.settings import network  # isort: skip
 from engram.bandits.federation import meta_ban
 from engram.settings.base import METHODS, Method, family, method, unknown_method
 from engram.tables.federation import molar
+from engram.tables.survival.federation import cox
 
 __all__ = ["METHODS", "Method", "family", "method", "unknown_method"]
-__all__ += ["meta_ban", "molar", "network"]
+__all__ += ["cox", "meta_ban", "molar", "network"]

@@ -28,11 +28,19 @@ class Rows(NamedTuple):
         x: Shape (n, d), n >= 1, finite; a column of ones in it if there is to be an intercept.
         y: Targets in the family's range, shape (n,).
         weights: Shape (n,), at least 0, not all 0: a row of weight c counts as c rows. None: 1.
+        event: Of survival: whether y is the time of an event, or of censoring, shape (n,).
+        entry: Of survival: from when on each is observed, shape (n,); None: always.
     """
 
     x: Array
     y: Array
     weights: Array | None = None
+    event: Bools | None = None
+    entry: Array | None = None
+
+    def take(self, rows: Ints) -> "Rows":
+        """Returns some of the rows, by number."""
+        return Rows(*(None if part is None else part[rows] for part in self))
 
     def with_ones(self) -> "Rows":
         """Adds a last column of ones, for an intercept."""

@@ -25,7 +25,7 @@ MOST_ROWS: Final = 2**31
 ColumnKind = Literal[
     "", "number", "whole", "category", "ordered", "truth", "text", "date", "identifier", "ignored"
 ]
-Role = Literal["input", "target", "client", "part", "weight", "event"]
+Role = Literal["input", "target", "client", "part", "weight", "event", "time", "entry"]
 
 INPUTS: Final = frozenset({"number", "whole", "category", "ordered", "truth", "date"})
 """Kinds of columns that are inputs, of which those of a category are one for each value.

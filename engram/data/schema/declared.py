@@ -14,6 +14,7 @@ from engram.settings.data import DataSettings
 from engram.settings.errors import DataError, few_names
 
 _INPUTS: Final = {*INPUTS, "text", ""}
+_TARGET: Final = str(DataSettings.defaults()["target-column"])
 _CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need not have
 MOST_VALUES: Final = 1000
 """Values of a column of text, each of which is an input, or an output."""
@@ -30,6 +31,8 @@ class Declared(NamedTuple):
         is_known: Whether it is said what the target is.
         drop: Columns that are no inputs.
         text: The column of texts, if that is the input.
+        survival: Whether the target is the time of an event, which columns of the roles ``event``,
+            ``entry`` and ``weight`` belong to.
     """
 
     schema: Schema
@@ -38,6 +41,7 @@ class Declared(NamedTuple):
     is_known: bool = True
     drop: tuple[str, ...] = ()
     text: Column | None = None
+    survival: bool = False
 
     @property
     def target(self) -> str:
@@ -82,10 +86,14 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
     s, text = settings, settings.text
     inputs = (text.name,) if text else listed(s.input_columns, ",")
     written = read_schema(s.schema) if s.schema else Schema()
-    _check_roles(written, s.target_column, inputs)
-    if s.task_column == s.target_column:
+    time = written.of_role("time")
+    survival = bool(time) and s.target_column in (_TARGET, time)
+    target = time if survival else s.target_column
+    _check_survival(written, target, survival=survival, predicted=_predicts_times(s))
+    _check_roles(written, inputs, survival=survival)
+    if s.task_column == target:
         raise DataError(clash("task-column", s.task_column, "another column than target-column"))
-    roles: dict[str, Role] = {s.task_column: "client", s.target_column: "target"}
+    roles: dict[str, Role] = {s.task_column: "client", target: "target"}
     if both := [name for name in inputs if name in roles]:
         wanted = f"without {few_names(both)}, which are targets or clients"
         raise DataError(clash("input-columns", s.input_columns, wanted))
@@ -108,7 +116,7 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
         raise DataError(clash("missing", s.missing, wanted, "schema"))
     task: str = getattr(s, "task", CLASSIFICATION.name)
     is_known = alone or bool(s.num_classes) or task != CLASSIFICATION.name
-    found = Declared(schema, alone, s.strict, is_known, drop, text)
+    found = Declared(schema, alone, s.strict, is_known, drop, text, survival)
     return found if TASKS[task].targets == "classes" else found.with_numbers()
 
 
@@ -121,23 +129,50 @@ def _check_alone(written: Schema, text: str, roles: Collection[str]) -> None:
         raise DataError(f"schema must have no input beside the text {text}, {got}")
 
 
-def _check_roles(schema: Schema, target: str, inputs: Collection[str]) -> None:
+def _predicts_times(settings: DataSettings) -> bool | None:
+    """Whether the method predicts times of events; None where settings are of no method."""
+    own = getattr(settings, "own", None)
+    return None if own is None else bool(own.survival)
+
+
+def _check_survival(schema: Schema, target: str, *, survival: bool, predicted: bool | None) -> None:
+    """Refuses a target that the method cannot predict by the schema's roles.
+
+    Raises:
+        DataError: It is an event; or a time of events, of a method that predicts none; or of one
+            that does, the schema names no column of times or of events.
+    """
+    if not survival and target == schema.of_role("event"):
+        raise DataError(
+            f"{target} is an event (columns.{target}.role), which no method predicts: choose "
+            "another target-column, or give it the role target; cox predicts times of events"
+        )
+    if survival and predicted is False:
+        raise DataError(
+            f"{target} is a time of events (columns.{target}.role), which the method cox predicts: "
+            "choose it, or another target-column"
+        )
+    if predicted and schema.of_role("time") and not survival:
+        wanted = f"{schema.of_role('time')}, as the schema has the role time"
+        raise DataError(clash("target-column", target, wanted, "schema"))
+    for role in ("time", "event") if survival or predicted else ():
+        if not schema.of_role(role):
+            line = f'columns.NAME = {{role = "{role}"}}'
+            raise DataError(f"schema must name the column of the {role}: write {line}")
+
+
+def _check_roles(schema: Schema, inputs: Collection[str], *, survival: bool) -> None:
     """Refuses a schema that contradicts a run.
 
     Raises:
-        DataError: A column to predict is an event; one of another role is named as an input; or
-            rows have weights, which training has none for.
+        DataError: A column of another role is named as an input; or rows have weights, which
+            training has none for.
     """
     roles = {column.name: column.role for column in schema.columns if column.role != "input"}
-    if roles.get(target) == "event":
-        raise DataError(
-            f"{target} is an event (columns.{target}.role), which no method predicts: "
-            "choose another target-column, or give it the role target"
-        )
     for name in filter(roles.__contains__, inputs):
         why = f"since its role is {roles[name]}"
         raise DataError(f"{name} must be no input (input-columns), {why}")
-    if weight := schema.of_role("weight"):
+    if (weight := schema.of_role("weight")) and not survival:
         raise DataError(
             f"{weight} is the weight of rows (columns.{weight}.role), which training has "
             f'none for yet: write columns.{weight} = {{kind = "ignored"}}'

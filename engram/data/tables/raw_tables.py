@@ -34,6 +34,7 @@ from engram.data.schema.encoding import read_cells
 from engram.data.schema.fitting import fit
 from engram.data.schema.kinds import classes
 from engram.data.schema.typed import typed
+from engram.data.tables.survival_columns import BESIDE, survival_columns
 from engram.data.texts import read_texts
 from engram.settings.errors import DataError, few_names
 
@@ -108,6 +109,8 @@ def of_frame(
     if (part := parts_of(path, declared.schema, frame)) is not None:
         found[PART] = part
     found |= {} if task is None else {"task": task}
+    if declared.survival:
+        found[BESIDE] = survival_columns(path, frame, declared.schema)
     schema = _of_inputs(path, names, fitted.schema, declared)
     if declared.text:
         return {**found, "x": read_texts(path, frame, declared)}

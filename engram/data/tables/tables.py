@@ -26,6 +26,7 @@ from engram.data.schema.declared import Declared, check_client, declare
 from engram.data.schema.encoding import encode, encode_learned, gaps
 from engram.data.source import SPARSE, TABLES, Source
 from engram.data.tables.raw_tables import of_arrays, of_file
+from engram.data.tables.survival_columns import BESIDE, Survival
 from engram.settings.errors import UNNAMED, DataError, Names, few, few_names
 from engram.settings.experiment import Experiment
 from engram.tables.families import FamilyName
@@ -51,6 +52,7 @@ class Table(NamedTuple):
         inputs: These columns, as ``read_cells`` returns them; likewise.
         classes: What 0 and 1 of the target are called, where it is text.
         tested: As ``PART``, where there are test rows of sites' own.
+        beside: Further columns of survival.
     """
 
     x: npt.NDArray[np.float64]
@@ -61,6 +63,7 @@ class Table(NamedTuple):
     inputs: Any = None
     classes: tuple[str, ...] = ()
     tested: _Array | None = None
+    beside: Survival | None = None
 
     @property
     def labels(self) -> _Array:
@@ -179,12 +182,13 @@ def _dealt(
     if e.missing == "median":
         x, _, each = encode_learned(table.schema, e.source.path, table.inputs, codes, ~held)
         fills = {client: [values[k] for values in each] for k, client in enumerate(clients)}
+    every = Rows(x, table.y, *(table.beside or ()))
     train: list[Rows | None] = [None] * e.num_clients
     test: list[Rows | None] = [None] * e.num_clients
     for client, rows in zip(clients, own, strict=True):
         learned, tested = rows[~held[rows]], rows[held[rows]]
-        train[client] = Rows(x[learned], table.y[learned])
-        test[client] = Rows(x[tested], table.y[tested]) if len(tested) else None
+        train[client] = every.take(learned)
+        test[client] = every.take(tested) if len(tested) else None
     unscored = [client for client in clients if test[client] is None]
     if e.hides_rows and unscored:  # by chance
         _log.warning("clients %s have no test rows to be scored on", few(unscored, names))
@@ -242,7 +246,8 @@ def read_table(
     y, classes = target_of(path, table["y"], known, family, alone=columns.alone)
     schema = replace(schema, missing="refuse" if refuses else "median")
     tested = table.get(PART, arrays.get(PART))
-    return Table(x, y, task, list(schema.inputs), schema, cells, classes, tested)
+    beside = tested, table.get(BESIDE)
+    return Table(x, y, task, list(schema.inputs), schema, cells, classes, *beside)
 
 
 def family_of(experiment: Experiment) -> FamilyName:

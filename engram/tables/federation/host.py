@@ -1,6 +1,6 @@
 """The sites' side of an exchange of estimates: rows and personal coefficients stay here."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -12,10 +12,9 @@ from engram.client.requests import round_of, split
 from engram.core.arrays import Array
 from engram.core.checks import Fault
 from engram.core.types import Params
-from engram.data.schema.columns import Kind
 from engram.data.tables.tables import TableData
 from engram.guards.noise import Noise, secret_noise
-from engram.settings.errors import DataError, EngramError, one_line
+from engram.settings.errors import DataError, one_line
 from engram.settings.experiment import Experiment
 from engram.tables.exchange import Equations, Told, personal, tell
 from engram.tables.families import FAMILIES
@@ -27,19 +26,18 @@ from engram.tables.federation.molar_messages import (
     read_told,
     site_record,
 )
-from engram.tables.federation.site_host import SiteHost, reply
+from engram.tables.federation.site_host import TableHost, reply
 from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import Intervals, own_interval, site_interval
 from engram.tables.shrinkage import Shared, personalize_rows
 from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.tables.tables import check_finite
 from engram.wire.messages import Content
-from engram.wire.roster import describe_node
 
 _NAMES = [column.name for column in COLUMNS]  # losses: own, shared, personal
 
 
-class TableSites(SiteHost):
+class TableSites(TableHost):
     """Hosts clients with tables, and keeps their personal coefficients.
 
     Scores are of ``least_scored`` rows or more.
@@ -58,13 +56,11 @@ class TableSites(SiteHost):
         covers: bool = False,
         least_scored: int = 1,
     ) -> None:
-        super().__init__(experiment, store, noise, covers=covers)
+        super().__init__(experiment, data, store, noise, covers=covers)
         self.own = experiment.of(Molar)
         if self.own.intercept and INTERCEPT in data.columns:
             text = f"no column may be called {INTERCEPT}, unless intercept is false"
             raise DataError(Fault(("intercept",), text))
-        self.data = data
-        self.sizes = {i: len(rows.y) for i, rows in enumerate(data.train) if rows is not None}
         self._reach = REACH * self.own.threshold_scale
         self._least_scored = least_scored
         self._estimates: dict[int, SiteEstimate] = {}
@@ -75,9 +71,7 @@ class TableSites(SiteHost):
         return [*self.data.columns, *([INTERCEPT] if self.own.intercept else [])]
 
     def _rows(self, client: int) -> Rows:
-        rows = self.data.train[client]
-        if rows is None:
-            raise EngramError(f"client {self.data.names.get(client, client)} has no rows here")
+        rows = super()._rows(client)
         return rows.with_ones() if self.own.intercept else rows
 
     def estimate(self, client: int) -> tuple[SiteEstimate, str | None]:
@@ -175,12 +169,6 @@ class TableSites(SiteHost):
             }
         finite = {name: score if np.isfinite(score) else np.nan for name, score in scores.items()}
         return {"rows": len(test.y), **finite}
-
-    def describe(self, hosted: Sequence[int]) -> Content:
-        """Describes the clients' numbers of rows, and their columns."""
-        clients = {client: self.sizes[client] for client in hosted if client in self.sizes}
-        kind = Kind(schema=self.data.schema, classes=self.data.classes)
-        return describe_node(clients, kind, self.data.names)
 
     def _told(self, content: Content) -> Told | None:
         if self.own.sharing != "adaptive" or SHARED not in content:

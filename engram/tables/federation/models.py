@@ -33,6 +33,7 @@ from engram.tables.federation.host import TableSites
 from engram.tables.federation.molar import Molar, MolarBandit
 from engram.tables.federation.molar_messages import read_shared, read_told
 from engram.tables.site import Rows
+from engram.tables.survival.federation.cox import Cox
 
 
 class LearnedTables(Learned):
@@ -52,7 +53,7 @@ class LearnedTables(Learned):
         return found
 
     def _check_data(self) -> None:
-        if self.experiment.own.plug_in == Molar.plug_in:
+        if self.experiment.own.plug_in in (Molar.plug_in, Cox.plug_in):
             _ = self.tables
 
 

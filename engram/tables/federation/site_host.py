@@ -10,13 +10,17 @@ from engram.client.memory import MemoryStore
 from engram.client.requests import Request, answered, by_client
 from engram.core.streams import Stream
 from engram.core.types import Params
+from engram.data.schema.columns import Kind
+from engram.data.tables.tables import TableData
 from engram.guards.calibration import noise_multiplier
 from engram.guards.noise import Noise
+from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
 from engram.tables.federation.molar_messages import SITES
 from engram.tables.private import estimate_of, noisy_statistics, statistics_size
 from engram.tables.site import Rows, SiteEstimate
 from engram.wire.messages import Content, Reply
+from engram.wire.roster import describe_node
 from engram.wire.wire import CLIENTS, METRICS
 
 _log = getLogger("flwr.engram")
@@ -72,6 +76,30 @@ class SiteHost:
         multiplier = noise_multiplier(e)
         noisy = noisy_statistics(rows, bound=e.clip, multiplier=multiplier, normal=normal)
         return estimate_of(noisy, len(rows.y), multiplier * e.clip**2)
+
+
+class TableHost(SiteHost):
+    """Hosts clients with tables."""
+
+    def __init__(
+        self, e: Experiment, data: TableData, store: MemoryStore, noise: Noise, *, covers: bool
+    ) -> None:
+        super().__init__(e, store, noise, covers=covers)
+        self.data = data
+        self.sizes = {i: len(rows.y) for i, rows in enumerate(data.train) if rows is not None}
+
+    def _rows(self, client: int) -> Rows:
+        """A client's rows to learn from."""
+        rows = self.data.train[client]
+        if rows is None:
+            raise EngramError(f"client {self.data.names.get(client, client)} has no rows here")
+        return rows
+
+    def describe(self, hosted: Sequence[int]) -> Content:
+        """Describes the clients' numbers of rows, and their columns."""
+        clients = {client: self.sizes[client] for client in hosted if client in self.sizes}
+        kind = Kind(schema=self.data.schema, classes=self.data.classes)
+        return describe_node(clients, kind, self.data.names)
 
 
 def reply(details: dict[str, Any], examples: int, sites: Params | None = None) -> Content:

@@ -10,12 +10,12 @@ from scipy.special import ndtri
 
 from engram.core.types import Params
 from engram.guards.robust.weight_limit import bounded
-from engram.scoring.evaluation import Evaluation, Scored, read_scores
+from engram.scoring.evaluation import Evaluation
 from engram.scoring.intervals import quantile
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Nodes, Row, strategies
-from engram.strategies.site_strategy import SiteStrategy, read_split, sites_in_words
+from engram.strategies.site_strategy import read_split, sites_in_words
 from engram.tables.exchange import STILL, Told, answer, odd_sites
 from engram.tables.families import FAMILIES
 from engram.tables.federation.molar import COLUMNS, Molar
@@ -32,13 +32,14 @@ from engram.tables.federation.molar_messages import (
     shared_record,
     told_record,
 )
+from engram.tables.federation.scored_sites import ScoredSites
 from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import shared_half_width
 from engram.tables.shrinkage import Shared, combine, median_weights, outweighing
 from engram.tables.site import INTERCEPT
 from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import CLIENTS, arrays_of
+from engram.wire.wire import arrays_of
 
 _log = getLogger("flwr.engram")
 
@@ -48,7 +49,7 @@ _FAR = 100  # a site's loss counts as at most this many medians
 
 
 @strategies(Molar.plug_in)
-class Exchange(SiteStrategy):
+class Exchange(ScoredSites):
     """MOLAR between sites: Algorithms 1 and 4, with rows that stay at the sites.
 
     A round asks every site for its estimate, size and noise level, and computes the weighted median
@@ -60,10 +61,9 @@ class Exchange(SiteStrategy):
         estimates: The last round's usable estimates, or equations of adaptive sites, by client.
         left_out: The clients without a usable estimate, and why.
         notes: Which sites lack some coefficients, and why.
-        scored: The last evaluation, or None.
     """
 
-    scored_from = 1
+    columns = COLUMNS
 
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
         super().__init__(experiment, roster)
@@ -74,12 +74,6 @@ class Exchange(SiteStrategy):
         self.estimates: dict[int, Any] = {}
         self._remarks: Row = {}
         self.notes: dict[int, str] = {}
-        self.scored: Evaluation | None = None
-
-    def init(self) -> Params:
-        """Returns no arrays: nothing is shared before the exchange."""
-        self.state = {}
-        return {}
 
     def configure_train(
         self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
@@ -214,38 +208,10 @@ class Exchange(SiteStrategy):
         shared = {SHARED: arrays}
         return self.questions(EVALUATE, server_round, config, grid, lambda _: shared)
 
-    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
-        """Collects the sites' losses in ``scored``.
-
-        Returns:
-            ``clients``, the number of sites scored; nothing if there were none.
-        """
-        scored: Scored = {}
-        unscored: dict[int, str] = {}
-
-        def read(content: Content, clients: list[int]) -> None:
-            ids, failed, _ = read_split(content, clients)
-            details = content[CLIENTS]
-            scored.update(read_scores(details, ids, COLUMNS, "rows", least=0))
-            unscored.update(failed)
-
-        unscored |= self.gather(server_round, replies, read)
-        for client, reason in sorted(unscored.items()):
-            _log.warning("client %s lacks scores: %s", self.called(client), reason)
-        if not scored:
-            return {}
-        self.scored = Evaluation.of(scored)
-        return {"clients": len(scored)}
-
     def row(self, absent: Mapping[int, str]) -> Row:
         """Lists the sites asked, absent, or lacking some coefficients."""
         lacking = {str(client): note for client, note in sorted(self.notes.items())}
         return super().row(absent) | {"lacking": lacking} | _NOTHING | self._remarks
-
-    @property
-    def evaluated(self) -> bool:
-        """Whether any site was scored with the shared estimate."""
-        return self.scored is not None
 
     def scores(self) -> Row:
         """Returns the summary of the sites' held-out losses."""

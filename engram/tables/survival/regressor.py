@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,8 @@ class CoxRegressor(BaseEstimator):
 
     Args:
         ties: How tied events count: ``efron`` or ``breslow``.
-        penalty: ``none``, or ``firth``: with it the likelihood has a finite maximum always, also
-            where a group has no event.
+        firth: Whether to add Firth's penalty: with it the likelihood has a finite maximum always,
+            also where a group has no event.
 
     Attributes:
         coef_: Log hazard ratios, shape (d,).
@@ -57,7 +57,7 @@ class CoxRegressor(BaseEstimator):
     """
 
     ties: Ties = "efron"
-    penalty: Literal["none", "firth"] = "none"
+    firth: bool = False
 
     @own_modes()
     def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
@@ -74,7 +74,6 @@ class CoxRegressor(BaseEstimator):
             ValueError: An input is invalid, or the likelihood has no maximum: the message names
                 the column.
         """
-        require(self.penalty in ("none", "firth"), "penalty", self.penalty, "none or firth")
         X, labels = (X, None) if task is None else take_tasks(X, task, fitting=True)
         x = self._checked(X, labels, reset=True)
         check_consistent_length(x, y)
@@ -84,8 +83,7 @@ class CoxRegressor(BaseEstimator):
             require(False, "sample_weight", weights[row], f"finite and at least 0 in row {row}")
         tasks, codes = (None, np.zeros(len(x), np.intp)) if labels is None else distinct(labels)
         strata = split_strata(Subjects(x, *read_target(y), weights), codes)
-        names, penalized = self.column_names, self.penalty == "firth"
-        found = fit(strata, self.ties, penalized=penalized, names=names)
+        found = fit(strata, self.ties, penalized=self.firth, names=self.column_names)
         self.tasks_, self.coef_, self.covariance_ = tasks, found.coef, found.covariance
         self.standard_error_ = found.standard_error
         self.loglik_, self.null_loglik_, self.events_ = found.loglik, found.null, found.events

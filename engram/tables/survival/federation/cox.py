@@ -1,0 +1,81 @@
+"""Settings of Cox's model between sites."""
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from engram.core.checks import Fault, clash
+from engram.scoring.metrics import Metric
+from engram.scoring.score_columns import columns_of
+from engram.settings.base import NO_NETWORK, Method, SharedSettings, method
+from engram.settings.fields import Float
+from engram.tables.survival.partial import Ties
+
+
+def _computed_by_sites(*_: object) -> float:
+    raise NotImplementedError  # pairs of subjects are compared where they are
+
+
+CONCORDANCE = Metric(
+    "concordance",
+    _computed_by_sites,
+    low=0,
+    high=1,
+    meaning="share of pairs of held-out subjects of a site of whom the one with the higher risk "
+    "had the event first",
+)
+PAIRS = Metric("pairs", _computed_by_sites, low=0, meaning="such pairs that can be compared")
+COLUMNS = [
+    *columns_of([CONCORDANCE], {"-own": True, "-shared": True}),
+    *columns_of([PAIRS], {"": True}),
+]
+"""Concordance of a site's own estimate, and of the shared coefficients; and the pairs."""
+
+
+@method
+class Cox(Method):
+    """Cox's model, stratified by site."""
+
+    name = "cox"
+    plug_in = "cox"
+    meaning = "a few exchanges: proportional hazards of tables' events, stratified by site"
+    source = "Cox, 1972"
+    tables = True
+    survival = True
+    unread = NO_NETWORK - {"missing"} | {
+        *("num_rounds", "eval_every", "checkpoint_every", "max_weight"),
+    }
+
+    ties: Ties = Field("efron", description="how tied events count: efron or breslow")
+    firth: bool = Field(
+        False,
+        description="whether to add Firth's penalty: there is a finite maximum always, also where "
+        "a group has no event; sites then send third derivatives, too",
+    )
+    level: Float = Field(0.95, gt=0, lt=1, description="level of confidence intervals")
+    exchanges: int = Field(
+        20,
+        ge=1,
+        le=60,
+        description="most exchanges of sums; they end when nothing changes, mostly after five. 1: "
+        "one exchange of estimates, which is approximate, and takes sites with 30 events, and 5 in "
+        "each group of a column of two values",
+    )
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns the concordance index of held-out subjects."""
+        del shared
+        return [CONCORDANCE]
+
+    def rounds(self, shared: SharedSettings) -> int:
+        """Returns the most exchanges."""
+        del shared
+        return self.exchanges
+
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Also names a penalty of a single exchange, and indicators of missing values."""
+        yield from super().problems(shared)
+        if self.exchanges == 1 and self.firth:
+            yield clash("firth", self.firth, "false with exchanges = 1", "exchanges")
+        if shared.missing == "indicator":
+            yield clash("missing", shared.missing, "refuse or median for cox")
