@@ -10,7 +10,7 @@ site whose coefficient is off, upward or downward, and prints
   the site that is off is named, and how often another one.
 """
 
-from functools import cache, partial
+from collections.abc import Mapping
 from itertools import product
 from typing import Annotated, Final, NamedTuple
 
@@ -22,8 +22,9 @@ from engram.tables.intervals import Intervals
 from engram.tables.survival.naming import name_sites
 from engram.tables.survival.newton import fit
 from engram.tables.survival.own_intervals import own_intervals
-from engram.tables.survival.partial import Subjects, likelihood_sums, risk_sets
+from engram.tables.survival.partial import Subjects
 from engram.tables.survival.shared_intervals import shared_intervals
+from engram.tables.survival.site_effects import site_sums
 
 COEF: Final = np.array([0.5, -0.3, 0.4])
 EXPOSURE: Final = 2  # its column
@@ -78,7 +79,6 @@ class Outcome(NamedTuple):
     wrong: bool  # whether another one is
 
 
-@cache
 def limit(cell: Cell, sign: int) -> Array:
     """Computes what the weighted mean estimates, of many such sites."""
     rng, coefs = np.random.default_rng([23, *cell[:2]]), cell.coefs(sign)
@@ -100,19 +100,24 @@ def own_outcome(cell: Cell, draw: int) -> Array:
     return np.where(np.isnan(found.coef), np.nan, holds(found.limits, COEF))
 
 
-def shared_outcome(cell: Cell, draw: int) -> Outcome:
-    """Fits one table of several sites, and names who differs."""
+def shared_outcome(cell: Cell, draw: int, limits: Mapping[int, Array]) -> Outcome:
+    """Fits one table of several sites, and names who differs.
+
+    Args:
+        cell: The design.
+        draw: Number of the table; every second site that is off is so downward.
+        limits: What the weighted mean estimates, by the sign of what is off.
+    """
     rng, sign = np.random.default_rng([22, *cell[:2], draw]), 1 if draw % 2 else -1
     strata = [cell.stratum(rng, coef) for coef in cell.coefs(sign)]
-    found = name_sites([partial(likelihood_sums, risk_sets(one)) for one in strata], len(COEF))
-    assert found.shared is not None
+    found = name_sites(site_sums(strata), len(COEF))
     both = shared_intervals(found.shared)
     named = {(one.site, one.column) for one in found.differences}
     odd = {site for site, _ in named}
-    length = [limits.high - limits.low for limits in (both.all_but_one, both.weighted_mean)]
+    length = [each.high - each.low for each in (both.all_but_one, both.weighted_mean)]
     return Outcome(
         holds(both.all_but_one, COEF),
-        holds(both.weighted_mean, limit(cell, sign)),
+        holds(both.weighted_mean, limits[sign]),
         length[0] / length[1],
         cell.off > 0 and 0 in odd,
         cell.off > 0 and (0, cell.column) in named,
@@ -136,7 +141,8 @@ def show_shared(draws: int) -> None:
     for sites, (events, *design) in product(SITES, DESIGNS):
         cell = Cell(sites, events, *design)
         count = draws if events == 10 else draws // 2
-        outcomes = [shared_outcome(cell, draw) for draw in range(count)]
+        limits = {sign: limit(cell, sign) for sign in (-1, 1)}
+        outcomes = [shared_outcome(cell, draw, limits) for draw in range(count)]
         hull, mean, ratio, *rates = (np.mean(part, axis=0) for part in zip(*outcomes, strict=True))
         where = f"{sites} {events} {cell.exposed} {cell.off} in column {cell.column}"
         print(

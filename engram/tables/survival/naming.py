@@ -10,15 +10,14 @@ differ from one another, none is the odd one.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from engram.core.arrays import Array, Bools
+from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.tables.survival.partial import Sums
-from engram.tables.survival.site_effects import EffectsAscent, SiteEffects, SumsAt, positions
+from engram.tables.survival.site_effects import SiteEffects, SumsAt, fit_effects
 
 _FEWEST: Final = 3  # sites that share a column, of which one may be named
 _NIL: Final = 1e-9  # of an information: what the other estimates leave of it
@@ -43,86 +42,58 @@ class Difference(NamedTuple):
 
 
 class Naming(NamedTuple):
-    """The state of the search between two exchanges.
+    """The result of a search.
 
     Attributes:
-        reach: Bonferroni's quantile.
-        ascent: Of the model that is fitted now: the last one, or with one candidate more.
-        shared: The fit without separate coefficients; None before it is done.
-        effects: The last fit; None before the first one.
-        candidate: The site, the column and the score of the candidate; None in the first fit.
-        refused: Coefficients that the likelihood ratio does not confirm beside ``effects``.
-        differences: Those confirmed, the farthest first.
-        done: Whether nothing else differs.
+        shared: The stratified fit without separate coefficients.
+        effects: The fit with those that differ.
+        differences: They, the farthest first.
     """
 
-    reach: float
-    ascent: EffectsAscent
-    shared: SiteEffects | None
-    effects: SiteEffects | None
-    candidate: tuple[int, int, float] | None
-    refused: Bools
-    differences: tuple[Difference, ...]
-    done: bool
+    shared: SiteEffects
+    effects: SiteEffects
+    differences: Sequence[Difference]
 
-    @classmethod
-    def begin(cls, sites: int, columns: int, *, level: float = 0.95) -> Self:
-        """Begins at coefficients of 0.
 
-        Args:
-            sites: M.
-            columns: d.
-            level: Probability that nobody is named where no site differs, in (0, 1).
-        """
-        require(0 < level < 1, "level", level, "in (0, 1)")
-        none = np.zeros((sites, columns), dtype=bool)
-        reach = -float(ndtri((1 - level) / 2 / none.size))
-        return cls(reach, EffectsAscent.begin(none), None, None, None, none, (), False)
+def name_sites(
+    sites: Sequence[SumsAt],
+    columns: int,
+    *,
+    level: float = 0.95,
+    names: Sequence[str] | None = None,
+) -> Naming:
+    """Finds the sites that differ from the others, and in which columns.
 
-    @property
-    def coef(self) -> Array:
-        """Where each site is to compute its sums next, shape (M, d)."""
-        return self.ascent.coef
+    Args:
+        sites: Each site's sums.
+        columns: d.
+        level: Probability that nobody is named where no site differs, in (0, 1).
+        names: Names of the columns, for errors.
 
-    def take(self, sums: Sequence[Sums], names: Sequence[str] | None = None) -> Self:
-        """Goes on with the sites' sums at ``coef``.
-
-        Raises:
-            NoMaximum: There is no event, or columns are dependent.
-        """
-        state = self._replace(ascent=self.ascent.take(sums, names))
-        while state.ascent.done and not state.done:
-            state = state._judge()
-        return state
-
-    def _judge(self) -> Self:
-        """Accepts or refuses the candidate, and chooses the next one."""
-        fit, state = self.ascent.effects(), self
-        if self.effects is None:
-            state = state._replace(shared=fit, effects=fit)
-        elif self.candidate is not None:
-            site, column, score = self.candidate
-            ratio = 2 * (fit.joint.loglik - self.effects.joint.loglik)
-            if ratio > self.reach**2:
-                tail = 2 * float(ndtr(-min(abs(score), ratio**0.5)))
-                named = Difference(site, column, score, ratio, min(1.0, tail * fit.coef.size))
-                none = np.zeros_like(self.refused)
-                differences = (*self.differences, named)
-                state = state._replace(effects=fit, refused=none, differences=differences)
-            else:
-                refused = self.refused.copy()
-                refused[site, column] = True
-                state = state._replace(refused=refused)
-        assert state.effects is not None
-        scores = efficient_scores(state.effects)
-        scores[state.refused] = 0.0
-        site, column = map(int, np.unravel_index(np.argmax(np.abs(scores)), scores.shape))
-        if abs(scores[site, column]) <= self.reach:
-            return state._replace(done=True)
-        separate = state.effects.separate.copy()
+    Raises:
+        NoMaximum: There is no event, or columns are dependent.
+    """
+    require(0 < level < 1, "level", level, "in (0, 1)")
+    none = np.zeros((len(sites), columns), dtype=bool)
+    reach = -float(ndtri((1 - level) / 2 / none.size))
+    shared = effects = fit_effects(sites, none, names=names)
+    differences, refused = list[Difference](), none.copy()
+    while True:
+        scores = np.where(refused, 0.0, efficient_scores(effects))
+        site, column = np.unravel_index(np.argmax(np.abs(scores)), scores.shape)
+        score = float(scores[site, column])
+        if abs(score) <= reach:
+            return Naming(shared, effects, differences)
+        separate = effects.separate.copy()
         separate[site, column] = True
-        ascent = EffectsAscent.begin(separate, state.effects)
-        return state._replace(ascent=ascent, candidate=(site, column, float(scores[site, column])))
+        more = fit_effects(sites, separate, effects, names)
+        ratio = 2 * (more.joint.loglik - effects.joint.loglik)
+        if ratio <= reach**2:
+            refused[site, column] = True
+            continue
+        p_value = min(1.0, 2 * float(ndtr(-min(abs(score), ratio**0.5))) * none.size)
+        differences.append(Difference(int(site), int(column), score, ratio, p_value))
+        effects, refused = more, none.copy()
 
 
 def efficient_scores(effects: SiteEffects) -> Array:
@@ -135,28 +106,10 @@ def efficient_scores(effects: SiteEffects) -> Array:
     scores = np.zeros(effects.coef.shape)
     informed = np.stack([np.diag(one.information) > 0 for one in effects.sums])
     agree = (informed & ~effects.separate).sum(axis=0)
-    for m, (one, at) in enumerate(zip(effects.sums, positions(effects.separate), strict=True)):
-        taken = one.information @ inverse[np.ix_(at, at)] @ one.information
+    for m, (one, at) in enumerate(zip(effects.sums, effects.place, strict=True)):
+        taken = np.diag(one.information @ inverse[np.ix_(at, at)] @ one.information)
         information = np.diag(one.information)
-        variance = information - np.diag(taken)
-        some = ~effects.separate[m] & (agree >= _FEWEST) & (variance > _NIL * information)
-        scores[m, some] = one.score[some] / np.sqrt(variance[some])
+        some = ~effects.separate[m] & (agree >= _FEWEST)
+        some &= information - taken > _NIL * information
+        scores[m, some] = one.score[some] / np.sqrt((information - taken)[some])
     return scores
-
-
-def name_sites(sites: Sequence[SumsAt], columns: int, *, level: float = 0.95) -> Naming:
-    """Finds the sites that differ from the others, and in which columns.
-
-    Args:
-        sites: Each site's sums.
-        columns: d.
-        level: Probability that nobody is named where no site differs, in (0, 1).
-
-    Raises:
-        NoMaximum: There is no event, or columns are dependent.
-    """
-    state = Naming.begin(len(sites), columns, level=level)
-    while not state.done:
-        each = zip(sites, state.coef, strict=True)
-        state = state.take([sums_at(coef) for sums_at, coef in each])
-    return state

@@ -7,8 +7,7 @@ site's estimate is biased away from 0, and so is any mean of such, but the score
 
 The scatter follows from the same sums by restricted likelihood (``engram.tables.heterogeneity``). A
 coefficient that is more than three standard deviations from the middle, by the site's partial
-likelihood too, is the site's own, as James and Stein have it. Everything is in units of a column's
-deviation among those at risk.
+likelihood too, is the site's own, as James and Stein have it.
 """
 
 from collections.abc import Sequence
@@ -18,8 +17,9 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.tables.heterogeneity import REACH, estimate_heterogeneity
-from engram.tables.random_effects import Posterior, Prior, confirm, free_variance, posterior
+from engram.tables.adaptive import adapt
+from engram.tables.heterogeneity import REACH
+from engram.tables.random_effects import Prior, confirm, free_variance, posterior
 from engram.tables.site import Rows
 from engram.tables.survival.partial import Sums, total
 from engram.tables.survival.site_effects import (
@@ -35,21 +35,19 @@ _SAME: Final = 1e-6  # relative changes of variances that are none
 
 
 class Scatter(NamedTuple):
-    """What a server sends to all sites; arrays of shape (d,), of standardized columns.
+    """What a server sends to all sites; arrays of shape (d,).
 
     Attributes:
         center: The shared coefficients.
         variance: Of the sites' true coefficients around it; 0: they are alike.
         middle: From which it counts who is apart.
-        scale: Deviation of each column among those at risk.
-        p_value: Of the hypothesis that all sites that are not apart are alike (Cochran's Q).
+        unit: Squared coefficient of a column that is standardized among those at risk.
     """
 
     center: Array
     variance: Array
     middle: Array
-    scale: Array
-    p_value: Array
+    unit: Array
 
 
 class Sharing(NamedTuple):
@@ -72,13 +70,13 @@ def check_sharing(sharing: str) -> None:
     """Checks the way to share.
 
     Raises:
-        ValueError: It is not ``adaptive``; the message says why hard and soft thresholds are none.
+        ValueError: It is neither ``none`` nor ``adaptive``.
     """
     reason = (
-        "adaptive for hazards: hard and soft thresholds need a majority of sites that agree and a "
-        "normal estimate of each, for which three sites with few events are too few"
+        "none or adaptive for hazards (hard and soft thresholds need normal estimates, most of "
+        "which agree: three sites with few events are too few)"
     )
-    require(sharing == "adaptive", "sharing", sharing, reason)
+    require(sharing in ("none", "adaptive"), "sharing", sharing, reason)
 
 
 def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
@@ -91,7 +89,8 @@ def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
     Raises:
         NoMaximum: There is no event, or columns are dependent.
     """
-    effects, confirmed = fit_effects(sites, columns), np.ones((len(sites), columns), dtype=bool)
+    confirmed = np.ones((len(sites), columns), dtype=bool)
+    effects = fit_effects(sites, ~confirmed)
     for _ in range(_PASSES):
         scatter = estimate_scatter(effects, confirmed)
         each = [personalize(site, scatter) for site in sites]
@@ -99,7 +98,7 @@ def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
         apart &= 2 * apart.sum(axis=0) < len(sites)  # a majority cannot be apart from it
         if np.array_equal(apart, effects.separate):
             break
-        effects, confirmed = fit_effects(sites, columns, apart, effects), apart
+        effects, confirmed = fit_effects(sites, apart, effects), apart
     return Sharing(np.stack([coef for coef, _ in each]), apart, effects, scatter)
 
 
@@ -111,24 +110,19 @@ def estimate_scatter(effects: SiteEffects, confirmed: Bools) -> Scatter:
         confirmed: Coefficients that may be apart, shape (M, d).
     """
     whole = total(effects.sums)
-    scale = np.sqrt(np.diag(whole.information) / whole.events)
-    rows = [
-        _working_rows(_standardized(sums, scale), coef * scale)
-        for sums, coef in zip(effects.sums, effects.coef, strict=True)
-    ]
-    center = effects.center * scale
-    priors, variance = [Prior(center, np.ones_like(center))] * len(rows), np.ones_like(center)
-    for _ in range(_PASSES):
-        each = [_gaps(own, prior) for own, prior in zip(rows, priors, strict=True)]
-        gaps, variances = np.stack([e.gap for e in each]), np.stack([e.variance for e in each])
-        found, before = estimate_heterogeneity(gaps, variances, reach=REACH), variance
-        variance, base = found.variance, Prior(center, found.variance)
-        wide = np.stack([_free_variance(gap, base) for gap in gaps])
-        own = np.where(found.apart & confirmed, wide, variance)
-        priors = [Prior(center, one) for one in own]
-        if np.allclose(variance, before, _SAME, 0):
-            break
-    return Scatter(center, variance, center + found.center, scale, found.p_value)
+    unit = whole.events / np.diag(whole.information)
+    scale = np.sqrt(unit)
+    rows = [_working_rows(*each) for each in zip(effects.sums, effects.coef, strict=True)]
+    found = adapt(
+        [own._replace(x=own.x * scale) for own in rows],
+        family="poisson",
+        c=REACH,
+        intercept=False,
+        begin=Prior(effects.center / scale, np.ones_like(unit)),
+        confirmed_apart=confirmed,
+    )
+    middle, variance = found.center + found.heterogeneity.center, found.heterogeneity.variance
+    return Scatter(effects.center, variance * unit, middle * scale, unit)
 
 
 def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
@@ -138,30 +132,22 @@ def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
         sums_at: The site's sums; there may be any number of events.
         scatter: What the server sent.
     """
-    center, variance, middle, scale, _ = scatter
+    center, variance, middle, _ = scatter
     base = prior = Prior(center, variance)
 
-    def standardized(coef: Array) -> Sums:
-        return _standardized(sums_at(coef / scale), scale)
-
     def deviance(own: Prior) -> float:
-        return -2 * _mode(standardized, own)[1].loglik
+        return -2 * _mode(sums_at, own)[1].loglik
 
     for _ in range(_PASSES):
-        mode, sums = _mode(standardized, prior)
-        found = _gaps(_working_rows(sums, mode), prior)
+        mode, sums = _mode(sums_at, prior)
+        found = posterior(_working_rows(sums, mode), prior, family="linear")
         far = np.abs(center + found.gap - middle) > REACH * np.sqrt(found.variance + variance)
-        wide = _free_variance(found.gap, base)
+        wide = _free_variance(found.gap, scatter)
         apart = confirm(deviance, base, wide, far, reach=REACH)
         before, prior = prior, Prior(center, np.where(apart, wide, variance))
         if np.allclose(prior.variance, before.variance, _SAME, 0):
             break
-    return _mode(standardized, prior)[0] / scale, apart
-
-
-def _standardized(sums: Sums, scale: Array) -> Sums:
-    information = sums.information / scale[:, None] / scale
-    return sums._replace(score=sums.score / scale, information=information)
+    return _mode(sums_at, prior)[0], apart
 
 
 def _working_rows(sums: Sums, coef: Array) -> Rows:
@@ -170,12 +156,10 @@ def _working_rows(sums: Sums, coef: Array) -> Rows:
     return Rows(root, root @ coef + np.linalg.pinv(root).T @ sums.score)
 
 
-def _gaps(rows: Rows, prior: Prior) -> Posterior:
-    return posterior(rows, prior, family="linear")
-
-
-def _free_variance(gap: Array, prior: Prior) -> Array:
-    return free_variance(gap, prior, "poisson")  # as a partial likelihood is a profile of that
+def _free_variance(gap: Array, scatter: Scatter) -> Array:
+    """Returns ``free_variance`` as of counts, of which a partial likelihood is a profile."""
+    standard = Prior(scatter.center, scatter.variance / scatter.unit)
+    return free_variance(gap / np.sqrt(scatter.unit), standard, "poisson") * scatter.unit
 
 
 def _mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:

@@ -3,11 +3,12 @@
 Of M sites with d columns, ``separate`` marks the coefficients that belong to one site; the others
 are shared. All different ones are ``theta``: first the d shared ones, then the separate ones. The
 score and information of theta are made of each site's at its own coefficients, so that a server
-needs no more than what ``partial_likelihood`` gives at a site.
+needs no more than a site's ``Sums``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Self
+from functools import partial
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.tables.site import Rows
 from engram.tables.survival.newton import Ascent, ascend
-from engram.tables.survival.partial import Sums
+from engram.tables.survival.partial import Subjects, Sums, Ties, likelihood_sums, risk_sets
 from engram.tables.tables import dependent_columns
 
 SumsAt = Callable[[Array], Sums]
@@ -25,29 +26,25 @@ _STILL: Final = 1e-12  # squared length of a step in standard errors; larger whe
 _FLAT: Final = 1e-10  # eigenvalue of an information scaled to diagonal 1 that is 0
 
 
-def maximize(sums_at: SumsAt, begin: Array) -> tuple[Array, Sums]:
+def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> list[SumsAt]:
+    """Returns the sums of each site, for sites whose subjects are here."""
+    return [partial(likelihood_sums, risk_sets(one, ties)) for one in strata]
+
+
+def maximize(
+    sums_at: SumsAt, begin: Array, names: Sequence[str] | None = None
+) -> tuple[Array, Sums]:
     """Maximizes a log-likelihood by Newton's method; returns the maximum and the sums there.
 
     Where it rises without end, it stops when what is left to gain is 1e-12.
-
-    Args:
-        sums_at: The log-likelihood with its derivatives.
-        begin: Where to begin.
     """
-    state, names = _begin(begin), [f"x{k}" for k in range(len(begin))]
-    while not _settled(state):
+    state = Ascent.begin(len(begin))._replace(coef=begin, best=begin)
+    names = [f"x{k}" for k in range(len(begin))] if names is None else names
+    while True:
         state = ascend(state, sums_at(state.coef), names)
-    assert state.sums is not None
-    return state.best, state.sums
-
-
-def _begin(coef: Array) -> Ascent:
-    return Ascent.begin(len(coef))._replace(coef=coef, best=coef, done=False)
-
-
-def _settled(state: Ascent) -> bool:
-    left = np.inf if state.sums is None else float(state.sums.score @ state.step)
-    return state.done or left <= _STILL
+        assert state.sums is not None  # for mypy: of this step
+        if state.done or float(state.sums.score @ state.step) <= _STILL:
+            return state.best, state.sums
 
 
 def square_root(information: Array) -> Array:
@@ -60,30 +57,11 @@ def square_root(information: Array) -> Array:
 
 def independent_columns(information: Array) -> tuple[Ints, Bools]:
     """Returns columns that span all, and a mask of those that the information determines."""
-    root, d = square_root(information), len(information)
-    none = dependent_columns([Rows(root, np.zeros(d))], intercept=False)
-    dropped = [one.column for one in none]
+    d = len(information)
+    dependent = dependent_columns([Rows(square_root(information), np.zeros(d))], intercept=False)
     determined = np.ones(d, dtype=bool)
-    determined[[k for one in none for k in (one.column, *one.others)]] = False
-    return np.setdiff1d(np.arange(d), dropped), determined
-
-
-def positions(separate: Bools) -> Ints:
-    """Returns where in theta each site's coefficients are, shape (M, d)."""
-    place = np.broadcast_to(np.arange(separate.shape[1]), separate.shape).copy()
-    place[separate] = separate.shape[1] + np.arange(separate.sum())
-    return place
-
-
-def joint_sums(sums: Sequence[Sums], place: Ints) -> Sums:
-    """Adds sites' sums to those of theta."""
-    size = int(place.max()) + 1
-    score, information = np.zeros(size), np.zeros((size, size))
-    for one, at in zip(sums, place, strict=True):
-        score[at] += one.score
-        information[np.ix_(at, at)] += one.information
-    loglik, events = sum(one.loglik for one in sums), sum(one.events for one in sums)
-    return Sums(float(loglik), score, information, float(events))
+    determined[[k for one in dependent for k in (one.column, *one.others)]] = False
+    return np.setdiff1d(np.arange(d), [one.column for one in dependent]), determined
 
 
 class SiteEffects(NamedTuple):
@@ -106,92 +84,62 @@ class SiteEffects(NamedTuple):
         return self.coef[first, np.arange(self.coef.shape[1])]
 
     @property
+    def place(self) -> Ints:
+        """Where in theta each site's coefficients are, shape (M, d)."""
+        return positions(self.separate)
+
+    @property
     def joint(self) -> Sums:
         """The sums of theta."""
-        return joint_sums(self.sums, positions(self.separate))
-
-
-class EffectsAscent(NamedTuple):
-    """The state between two exchanges with all sites.
-
-    Attributes:
-        separate: As in ``SiteEffects``.
-        ascent: Of theta.
-        sums: Each site's sums where the likelihood was largest so far.
-    """
-
-    separate: Bools
-    ascent: Ascent
-    sums: Sequence[Sums]
-
-    @classmethod
-    def begin(cls, separate: Bools, start: SiteEffects | None = None) -> Self:
-        """Begins at 0, or at a fit, whose sums are used again.
-
-        Raises:
-            ValueError: A column is separate at every site.
-        """
-        require(not separate.all(axis=0).any(), "separate", "all", "a column of some sites only")
-        place = positions(separate)
-        state = cls(separate, _begin(np.zeros(int(place.max()) + 1)), ())
-        if start is None:
-            return state
-        theta = np.append(start.center, start.coef[separate])
-        state = state._replace(ascent=_begin(theta))
-        return state.take(start.sums) if np.array_equal(theta[place], start.coef) else state
-
-    @property
-    def coef(self) -> Array:
-        """Where each site is to compute its sums next, shape (M, d)."""
-        return np.asarray(self.ascent.coef[positions(self.separate)])
-
-    @property
-    def done(self) -> bool:
-        """Whether the maximum has been found."""
-        return _settled(self.ascent)
-
-    def take(self, sums: Sequence[Sums], names: Sequence[str] | None = None) -> Self:
-        """Takes a step by the sites' sums at ``coef``.
-
-        Raises:
-            NoMaximum: There is no event, or columns are dependent.
-        """
-        place, d = positions(self.separate), self.separate.shape[1]
-        whole = joint_sums(sums, place)
-        names = [f"x{k}" for k in range(d)] if names is None else names
-        owners = [
-            f"{names[k]} of site {m}" for m, k in zip(*np.nonzero(self.separate), strict=True)
-        ]
-        ascent = ascend(self.ascent, whole, [*names, *owners])
-        best = sums if ascent.sums is whole else self.sums
-        return self._replace(ascent=ascent, sums=best)
-
-    def effects(self) -> SiteEffects:
-        """The fit, after the last exchange."""
-        return SiteEffects(self.ascent.best[positions(self.separate)], self.separate, self.sums)
+        return joint_sums(self.sums, self.place)
 
 
 def fit_effects(
     sites: Sequence[SumsAt],
-    columns: int,
-    separate: Bools | None = None,
+    separate: Bools,
     start: SiteEffects | None = None,
+    names: Sequence[str] | None = None,
 ) -> SiteEffects:
     """Maximizes the stratified partial likelihood of sites.
 
     Args:
         sites: Each site's sums.
-        columns: d.
-        separate: Coefficients that belong to one site, shape (M, d). None: none.
-        start: A fit to begin at.
+        separate: Coefficients that belong to one site, shape (M, d).
+        start: A fit to begin at. None: coefficients of 0.
+        names: Names of the columns, for errors.
 
     Raises:
         NoMaximum: There is no event, or columns are dependent.
+        ValueError: A column is separate at every site.
     """
-    require(len(sites) > 0, "number of sites", 0, "at least 1")
-    none = np.zeros((len(sites), columns), dtype=bool)
-    state = EffectsAscent.begin(none if separate is None else separate, start)
-    while not state.done:
-        each = zip(sites, state.coef, strict=True)
-        state = state.take([sums_at(coef) for sums_at, coef in each])
-    return state.effects()
+    require(not separate.all(axis=0).any(), "separate", "all", "False at a site of each column")
+    place, d = positions(separate), separate.shape[1]
+    theta = np.zeros(d + int(separate.sum()))
+    names = [f"x{k}" for k in range(d)] if names is None else names
+    owners = [f"{names[k]} of site {m}" for m, k in np.argwhere(separate)]
+    if start is not None:
+        theta = np.append(start.center, start.coef[separate])
+
+    def each(theta: Array) -> list[Sums]:
+        return [sums_at(theta[at]) for sums_at, at in zip(sites, place, strict=True)]
+
+    theta, _ = maximize(lambda at: joint_sums(each(at), place), theta, [*names, *owners])
+    return SiteEffects(theta[place], separate, each(theta))
+
+
+def positions(separate: Bools) -> Ints:
+    """Returns where in theta each site's coefficients are, shape (M, d)."""
+    place = np.broadcast_to(np.arange(separate.shape[1]), separate.shape).copy()
+    place[separate] = separate.shape[1] + np.arange(separate.sum())
+    return place
+
+
+def joint_sums(sums: Sequence[Sums], place: Ints) -> Sums:
+    """Adds sites' sums to those of theta."""
+    size = int(place.max()) + 1
+    score, information = np.zeros(size), np.zeros((size, size))
+    for one, at in zip(sums, place, strict=True):
+        score[at] += one.score
+        information[np.ix_(at, at)] += one.information
+    loglik, events = sum(one.loglik for one in sums), sum(one.events for one in sums)
+    return Sums(float(loglik), score, information, float(events))

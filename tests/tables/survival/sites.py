@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.tables.survival.partial import Subjects, likelihood_sums, risk_sets
+from engram.tables.survival.partial import Subjects
 
 COEF = np.array([0.5, -0.4])
 
@@ -16,12 +16,6 @@ def draw_sites(coefs, size=60, seed=0):
         end = np.quantile(time, 0.67)
         found.append(Subjects(x, np.minimum(time, end), time <= end))
     return found
-
-
-def sums_of(sites):
-    """Returns each site's sums as a function of coefficients."""
-    sets = [risk_sets(site) for site in sites]
-    return [lambda coef, own=own: likelihood_sums(own, coef) for own in sets]
 
 
 def with_column(sites, m, column):

@@ -5,13 +5,15 @@ import pytest
 
 from engram.tables.survival.newton import fit
 from engram.tables.survival.shared_intervals import shared_intervals
-from engram.tables.survival.site_effects import fit_effects
-from tests.tables.survival.sites import COEF, draw_sites, sums_of
+from engram.tables.survival.site_effects import fit_effects, site_sums
+from tests.tables.survival.sites import COEF, draw_sites
 
 
 def test_they_are_the_plain_one_and_the_hull_without_one_site():
     sites = draw_sites([COEF, COEF, np.add(COEF, [0.6, 0])], 90)
-    found = shared_intervals(fit_effects(sums_of(sites), 2), level=0.9)
+    found = shared_intervals(
+        fit_effects(site_sums(sites), np.zeros((len(sites), 2), bool)), level=0.9
+    )
     whole, z = fit(sites), 1.6448536
     np.testing.assert_allclose(found.coef, whole.coef, atol=1e-8)
     np.testing.assert_allclose(found.weighted_mean.low, whole.coef - z * whole.standard_error)
@@ -23,14 +25,11 @@ def test_they_are_the_plain_one_and_the_hull_without_one_site():
     assert (np.abs(found.all_but_one.low - low) < near).all()
     assert (np.abs(found.all_but_one.high - high) < near).all()
     assert (found.all_but_one.high - found.all_but_one.low > 2 * z * whole.standard_error).all()
-
-
-def test_a_column_that_one_site_determines_has_no_hull():
-    sites = draw_sites([COEF, COEF, COEF])
+    # Without the site that alone determines a column, there is no fit.
     sites[1:] = [one._replace(x=one.x * [1, 0]) for one in sites[1:]]
-    effects = fit_effects(sums_of(sites), 2)
+    effects = fit_effects(site_sums(sites), np.zeros((len(sites), 2), bool))
     found = shared_intervals(effects)
     assert np.isfinite(found.all_but_one.low).tolist() == [True, False]
     assert np.isfinite(found.weighted_mean).all()
     with pytest.raises(ValueError, match="number of sites must be at least 2, got 1"):
-        shared_intervals(fit_effects(sums_of(sites[:1]), 2))
+        shared_intervals(fit_effects(site_sums(sites[:1]), np.zeros((1, 2), bool)))
