@@ -173,6 +173,7 @@ class _Run:
         found = {
             "method": e.method,
             "rounds": rows[-1]["round"],
+            **({"over": True} if self.strategy.over else {}),
             "ms-per-round": float(np.median(times)),
             **_named(self.strategy.results(self.model, rows[-1]), self._roster()),
             **(self.accountant.claim if self.accountant else {}),

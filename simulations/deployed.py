@@ -95,6 +95,11 @@ def run_deployed(
     """
     folder, server = folder.absolute(), server.absolute()
     wait, fruitless, furthest = _RETRY, 0, _recorded(folder)
+    before = _results(folder)
+
+    def finished() -> bool:
+        return _finished(folder, experiment, before)
+
     with ExitStack() as stack:
 
         def row_came(row: dict[str, Any]) -> None:
@@ -102,7 +107,7 @@ def run_deployed(
                 stack.enter_context(RunWriter(folder).watch(server))
             on_round(row)
 
-        while not _finished(folder, experiment):
+        while not finished():
             if _held(server, folder):  # by a coordinator that another process watches
                 quiet = _Quiet(on_word)
                 _watch(folder, row_came, partial(_goes_on_elsewhere, server, folder, quiet))
@@ -112,10 +117,10 @@ def run_deployed(
             try:
                 attempt.follow(row_came, folder)
             finally:
-                attempt.end(finished=_finished(folder, experiment))
-            if attempt.verdict or _finished(folder, experiment):  # it may go on later
+                attempt.end(finished=finished())
+            if attempt.verdict or finished():  # it may go on later
                 (server / f"stop-{run_number(folder)}").unlink(missing_ok=True)
-            if _finished(folder, experiment):
+            if finished():
                 return
             if attempt.verdict:
                 raise RunStopped(attempt.verdict)
@@ -281,11 +286,18 @@ def _held(server: Path, folder: Path) -> bool:
     return is_locked(_lock(server, folder)) or ((folder / CONFIG).is_file() and Run(folder).held)
 
 
-def _finished(folder: Path, experiment: Experiment) -> bool:
+def _results(folder: Path) -> dict[str, Any] | None:
     with contextlib.suppress(EngramError):
-        results = Run.open(folder).results
-        return results is not None and results["rounds"] >= experiment.rounds
-    return False
+        return Run.open(folder).results
+    return None
+
+
+def _finished(folder: Path, experiment: Experiment, before: dict[str, Any] | None) -> bool:
+    """Whether a run has had its rounds, or has ended early since it had the results ``before``."""
+    found = _results(folder)
+    if found is None:
+        return False
+    return found["rounds"] >= experiment.rounds or ("over" in found and found != before)
 
 
 def _recorded(folder: Path) -> int:

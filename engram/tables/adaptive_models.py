@@ -35,7 +35,7 @@ class Adaptive(MultitaskModel):
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         self._check_several()
         d = self.n_features_in_
-        x, _, counts = stacked(rows)
+        x, _, counts = stacked(rows).counted()
         scaling = Scaling.of(x, counts)
         scaling.center[d * self.fit_intercept :] = 0.0
         plain = [scaling.of_rows(own) for own in rows]

@@ -40,7 +40,13 @@ class Rows(NamedTuple):
 
     def take(self, rows: Ints) -> "Rows":
         """Returns some of the rows, by number."""
-        return Rows(*(None if part is None else part[rows] for part in self))
+        return Rows(
+            self.x[rows],
+            self.y[rows],
+            None if self.weights is None else self.weights[rows],
+            None if self.event is None else self.event[rows],
+            None if self.entry is None else self.entry[rows],
+        )
 
     def with_ones(self) -> "Rows":
         """Adds a last column of ones, for an intercept."""

@@ -29,8 +29,15 @@ from engram.testing import check_method
 from tests.networks.test_modules import EVERYWHERE
 from tests.samples import EIGHT, entry
 from tests.support import ANY_NETWORK
+from tests.tables.survival.figures import HERE
 
 TABLES = {
+    "cox": {
+        "dataset": f"csv:{HERE / 'veteran.csv'}",
+        "task_column": "site",
+        "schema": 'columns.event.role = "event"\ncolumns.time.role = "time"',
+        "num_clients": 4,
+    },
     "meta-ban": {"dataset": "linear-groups"},
     "molar": {"dataset": "sparse-linear"},
     "molar-bandit": {"dataset": "sparse-linear"},

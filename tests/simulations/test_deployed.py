@@ -175,7 +175,7 @@ def test_a_run_whose_folder_another_coordinator_has_goes_on_with_that_one(
 
     def end(row):
         told.append(row["round"])
-        monkeypatch.setattr(deployed, "_finished", lambda folder, experiment: True)
+        monkeypatch.setattr(deployed, "_finished", lambda folder, experiment, before: True)
         holding.close()
 
     run(tmp_path, on_trouble=begin, on_round=end)

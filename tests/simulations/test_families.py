@@ -37,7 +37,9 @@ def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("families")
 
     def run(method, name):
-        simulate(small(method=method, num_clients=4, **TABLES.get(method, {})), found / name)
+        simulate(
+            small(**{"method": method, "num_clients": 4} | TABLES.get(method, {})), found / name
+        )
 
     for name in FAMILIES.values():
         run(name, name)

@@ -145,12 +145,12 @@ def _check_survival(schema: Schema, target: str, *, survival: bool, predicted: b
     if not survival and target == schema.of_role("event"):
         raise DataError(
             f"{target} is an event (columns.{target}.role), which no method predicts: choose "
-            "another target-column, or give it the role target; cox predicts times of events"
+            "another target-column, or give it the role target, or to another column the role time"
         )
     if survival and predicted is False:
         raise DataError(
-            f"{target} is a time of events (columns.{target}.role), which the method cox predicts: "
-            "choose it, or another target-column"
+            f"{target} is a time of events (columns.{target}.role), which a method of survival "
+            "predicts (engram methods): choose such a one, or another target-column"
         )
     if predicted and schema.of_role("time") and not survival:
         wanted = f"{schema.of_role('time')}, as the schema has the role time"

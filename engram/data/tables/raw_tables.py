@@ -101,7 +101,7 @@ def of_frame(
         faults = [Fault((), str(each), (each.column,)) for each in asked]
         raise DataError(faults[0]._replace(text=f"{path}: {faults[0].text}"), *faults[1:])
     column = fitted.schema.column(target)
-    found = {"y": labels_of(path, column, frame[target]) if y is None else y}
+    found: dict[str, Any] = {"y": labels_of(path, column, frame[target]) if y is None else y}
     written = declared.schema.column(target).values
     known = y is None and (frame[target].dtype == "category" or written)
     if known and column.kind == "category":

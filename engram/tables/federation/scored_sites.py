@@ -1,4 +1,4 @@
-"""The base of exchanges between sites that score what they are sent."""
+"""The base of exchanges between sites with scores."""
 
 from collections.abc import Sequence
 from logging import getLogger
@@ -57,5 +57,5 @@ class ScoredSites(SiteStrategy):
 
     @property
     def evaluated(self) -> bool:
-        """Whether any site was scored with what is shared."""
+        """Whether any site was scored."""
         return self.scored is not None

@@ -64,7 +64,7 @@ class FixedEffects(Reference):
     """One model for all tasks, with an intercept for each."""
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
-        (x, y, _), d = stacked(rows), self.n_features_in_
+        (x, y, *_), d = stacked(rows), self.n_features_in_
         codes = np.repeat(np.arange(len(rows)), [len(own.y) for own in rows])
         found = _weakly(np.hstack([x[:, :d], np.eye(len(rows))[codes]]), y, self.family)
         shared = np.append(found[:d], np.median(found[d:]))

@@ -55,7 +55,7 @@ class Baseline(NamedTuple):
 
 
 def baseline_hazard(subjects: Subjects, coef: Array) -> Baseline:
-    """Estimates the cumulative hazard of one stratum (Breslow 1972), whatever its ties.
+    """Estimates the cumulative hazard of one stratum (Breslow 1972).
 
     At each time of events it rises by the sum of their weights over that of the risks of the
     subjects at risk. Without events it is 0.

@@ -11,10 +11,11 @@ _CELLS: Final = 2**22  # of a block of pairs
 
 
 def concordant_pairs(subjects: Subjects, risk: Array) -> Array:
-    """Counts pairs of whom one had an event while the other was at risk: shape (2,).
+    """Counts concordant and comparable pairs, shape (2,).
 
-    Two events at the same time are no pair; at the time of an event, who is censored counts as at
-    risk. Pairs count by the product of their weights.
+    Of such a pair one had an event while the other was at risk. Two events at the same time are no
+    pair; at the time of an event, who is censored counts as at risk. Pairs count by the product of
+    their weights.
 
     Args:
         subjects: The stratum.

@@ -167,7 +167,7 @@ def _moving(step: Array, first: Sums) -> Array:
 
 
 def _endless(step: Array, first: Sums, names: Sequence[str], penalized: bool) -> NoMaximum:
-    moving = np.flatnonzero(_moving(step, first))
+    moving = np.flatnonzero(_moving(step, first)).tolist()
     if penalized or not len(moving):
         return NoMaximum(f"Newton's steps do not end after {_MOST}: scale the columns alike")
     columns = ", ".join(str(names[k]) for k in moving)

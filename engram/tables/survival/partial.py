@@ -86,13 +86,13 @@ class RiskSets(NamedTuple):
     mass: Array
 
     def over(self, values: Array) -> Array:
-        """Sums values of subjects, shape (n, ...), over those at risk at each time, (T, ...)."""
+        """Sums of subjects' values, (n, ...), over risk sets, (T, ...)."""
         leave = _grouped(self.last, values, len(self.at) + 1)
         leave -= _grouped(self.first, values, len(self.at) + 1)
         return np.asarray(np.cumsum(leave[:0:-1], axis=0)[::-1])
 
     def during(self, values: Array, cut: Array) -> Array:
-        """Sums values of terms, shape (K, ...), over each subject's time at risk, (n, ...).
+        """Sums of terms, (K, ...), over each subject's time at risk, (n, ...).
 
         Args:
             values: Of each term.
@@ -108,13 +108,13 @@ class RiskSets(NamedTuple):
 def risk_sets(subjects: Subjects, ties: Ties = "efron") -> RiskSets:
     """Finds who is at risk at which event of a stratum."""
     require(ties in ("efron", "breslow"), "ties", ties, "efron or breslow")
-    x, time, event, entry, weights = subjects
-    weights = np.ones(len(time)) if weights is None else weights
+    x, time, event, entry, given = subjects
+    weights = np.ones(len(time)) if given is None else given
     at = np.unique(time[event & (weights > 0)])
     first = np.searchsorted(at, np.full(len(time), -np.inf) if entry is None else entry, "right")
     last = np.searchsorted(at, time, "right")
     some = (first < last) & (weights > 0)
-    x, event, weights, first, last = (a[some] for a in (x, event, weights, first, last))
+    x, event, weights, first, last = x[some], event[some], weights[some], first[some], last[some]
     center = weights @ x / weights.sum() if len(x) else np.zeros(x.shape[1])
     constant = np.ptp(x, axis=0) == 0 if len(x) else np.ones(x.shape[1], dtype=bool)
     place = last[event] - 1

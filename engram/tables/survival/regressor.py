@@ -27,8 +27,9 @@ _FIELDS = "fields event (truth values), time and, where subjects enter late, ent
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CoxRegressor(BaseEstimator):
-    """Cox's model of proportional hazards: ``h(t | x) = h_m(t) exp(<x, beta>)`` in task m.
+    """Cox's model of proportional hazards, stratified by task.
 
+    In task m the hazard is ``h(t | x) = h_m(t) exp(<x, beta>)``.
     All tasks share the coefficients, and each has a baseline hazard of its own: the model is
     stratified by task. Without tasks there is one stratum.
 

@@ -33,7 +33,7 @@ own <- data.frame(site = lung$inst, time = lung$time, event = lung$status - 1, a
                   sex = lung$sex, ecog = lung$ph.ecog)
 case("lung", own[complete.cases(own), ], c("age", "sex", "ecog"))
 
-own <- data.frame(site = as.character(veteran$celltype), time = veteran$time,
+own <- data.frame(site = as.integer(veteran$celltype) - 1, time = veteran$time,
                   event = veteran$status, trt = veteran$trt, karno = veteran$karno,
                   age = veteran$age, weight = 0.5 + (seq_len(nrow(veteran)) %% 4) / 2)
 case("veteran", own, c("trt", "karno", "age"), weighted = TRUE)

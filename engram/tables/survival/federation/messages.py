@@ -20,7 +20,7 @@ _ROUNDING: Final = 1e-8  # of an information's least eigenvalue, relative to its
 
 
 def sums_size(dim: int, *, third: bool) -> int:
-    """Returns how many numbers sums for d columns are."""
+    """The length of sums for d columns."""
     return 2 + dim + dim**2 + dim**3 * third
 
 
@@ -84,7 +84,7 @@ def read_ascent(record: Params, dim: int, *, third: bool) -> Ascent:
 
 
 def coefficients_record(coef: Array, half_width: Array) -> Params:
-    """Serializes what sites are told: coefficients, and half-widths of their intervals."""
+    """Serializes coefficients, and half-widths of their intervals."""
     return floats_record(coef=coef, width=half_width)
 
 

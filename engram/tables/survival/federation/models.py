@@ -46,7 +46,7 @@ class Curves(NamedTuple):
 
 
 def curve_times(end: float) -> Array:
-    """Returns 10 to 25 round times in (0, end], shape (K,); none if there is no time."""
+    """Returns 10 to 25 round times in (0, end], shape (K,)."""
     if not end > 0:
         return np.zeros(0)
     tens = 10 ** np.floor(np.log10(end / _LEAST))
@@ -56,7 +56,7 @@ def curve_times(end: float) -> Array:
 
 
 def with_curve(coef: Array, baseline: Baseline) -> tuple[Params, list[str]]:
-    """Returns layers from inputs to the survival at round times, and what these outputs are."""
+    """Returns layers from inputs to survival at round times, and their outputs' names."""
     times = curve_times(baseline.end)
     hazard = baseline.cumulative_hazard(baseline.reference)(times)
     state = {
@@ -108,7 +108,7 @@ def package_of(learned: LearnedTables, client: int | None) -> Package:
 
 
 def _filled(learned: LearnedTables, schema: Schema, client: int) -> Schema:
-    """A schema with a client's values for missing ones; without, where its rows are elsewhere."""
+    """A schema with a client's values for missing ones, if its rows are here."""
     try:
         return learned.tables.schema_of(client) if schema.missing == "median" else schema
     except DataError:
@@ -116,7 +116,7 @@ def _filled(learned: LearnedTables, schema: Schema, client: int) -> Schema:
 
 
 def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
-    """Returns the curves of a client that never took part, by its own rows, with their card.
+    """Returns the curves of a client that never took part, with their card.
 
     The coefficients are the common ones, and the baseline hazard is that of its rows.
     """

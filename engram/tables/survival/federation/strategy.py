@@ -1,10 +1,11 @@
-"""Cox's model at the server: sites' sums are screened and added, and Newton's step sent back."""
+"""Cox's model at the server: sites' sums are screened and added."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any
 
 import numpy as np
+import torch
 
 from engram.core.arrays import Array
 from engram.core.types import Params
@@ -36,7 +37,7 @@ _log = getLogger("flwr.engram")
 
 @strategies(Cox.plug_in)
 class CoxExchange(ScoredSites):
-    """Cox's model between sites, whose subjects stay where they are.
+    """Cox's model between sites that keep their subjects.
 
     A round asks every site for its sums at the coefficients so far, and takes one of Newton's steps
     by those of all. A site that does not reply, or sends impossible sums, is left out and warned
@@ -51,12 +52,17 @@ class CoxExchange(ScoredSites):
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
         super().__init__(experiment, roster)
         self._own = experiment.of(Cox)
-        self._ascent, self._before = Ascent.begin(self._dim), frozenset[int]()
+        self._ascent, self._clients = Ascent.begin(self._dim), experiment.num_clients
         self.found: dict[int, Sums] = {}
 
     @property
     def _dim(self) -> int:
         return len(self.sites.columns)
+
+    def init(self) -> Params:
+        """Returns no arrays; the state is which sites were there, and whether it is over."""
+        self.state = {"there": torch.zeros(self._clients), "done": torch.zeros(1)}
+        return {}
 
     def configure_train(
         self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
@@ -86,17 +92,19 @@ class CoxExchange(ScoredSites):
         self.left_out |= self.gather(server_round, replies, self._read)
         self.check_enough(len(self.found))
         sums, state = total([self.found[client] for client in sorted(self.found)]), self._ascent
-        if self._before != self.found.keys():  # the likelihood is of others than before
+        there = torch.zeros(self._clients)
+        there[sorted(self.found)] = 1.0
+        if not torch.equal(there, self.state["there"]):  # the likelihood is of others than before
             state = state._replace(sums=None)
-        self._before = frozenset(self.found)
         try:
             state = ascend(state, sums, [*self.sites.columns], penalized=self._own.firth)
         except NoMaximum as error:
             raise RunStopped(f"{error} (cox.firth=true)") from error
         state = state._replace(done=state.done or self._own.exchanges == 1)
         self._ascent = state
-        row = {"sites": len(self.found), "left-out": len(self.left_out)}
-        row |= {"events": sums.events, "loglik": sums.loglik}
+        self.state = {"there": there, "done": torch.full((1,), float(state.done))}
+        counts = {"sites": len(self.found), "left-out": len(self.left_out)}
+        row = counts | {"events": sums.events, "loglik": sums.loglik}
         return ascent_record(state, self._half(state.estimate())), row
 
     def _half(self, found: CoxEstimate) -> Array:
@@ -115,7 +123,7 @@ class CoxExchange(ScoredSites):
     @property
     def over(self) -> bool:
         """Whether the coefficients are those of the maximum."""
-        return self._ascent.done
+        return bool(self.state["done"].any())
 
     def configure_evaluate(
         self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
@@ -171,7 +179,7 @@ class CoxExchange(ScoredSites):
 
 
 def _concordances(scored: Evaluation) -> Row:
-    """Concordance over pairs of all sites; that of own estimates, over sites that have one."""
+    """Concordance over the pairs of all sites that have an estimate."""
     found: Row = {"scored": int((scored.columns["pairs"] > 0).sum())}
     for name in ("concordance-own", "concordance-shared"):
         some = np.isfinite(scored.columns[name])
