@@ -37,7 +37,6 @@ class CoxRegressor(BaseEstimator):
         ties: How tied events count: ``efron`` or ``breslow``.
         firth: Whether to add Firth's penalty: with it the likelihood has a finite maximum always,
             also where a group has no event.
-
         sharing: ``none``: all tasks are predicted by the shared coefficients; or ``adaptive``: by
             their own, see ``engram.tables.survival.sharing``.
 
@@ -91,6 +90,7 @@ class CoxRegressor(BaseEstimator):
         self.loglik_, self.null_loglik_, self.events_ = found.loglik, found.null, found.events
         self.task_coef_ = np.tile(self.coef_, (len(strata), 1))
         if self.sharing == "adaptive":
+            require(len(strata) > 1, "number of tasks", len(strata), "at least 2 to share")
             self.task_coef_ = share(site_sums(strata, self.ties), len(self.coef_)).coef
         pairs = zip(strata, self.task_coef_, strict=True)
         self.baselines_ = [baseline_hazard(one, coef) for one, coef in pairs]
