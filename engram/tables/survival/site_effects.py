@@ -81,7 +81,7 @@ class SiteEffects(NamedTuple):
     def center(self) -> Array:
         """The shared coefficients, shape (d,)."""
         first = np.argmin(self.separate, axis=0)
-        return self.coef[first, np.arange(self.coef.shape[1])]
+        return np.asarray(self.coef[first, np.arange(self.coef.shape[1])])
 
     @property
     def place(self) -> Ints:
