@@ -80,12 +80,22 @@ class Outcome(NamedTuple):
 
 
 def limit(cell: Cell, sign: int) -> Array:
-    """Computes what the weighted mean estimates, of many such sites."""
-    rng, coefs = np.random.default_rng([23, *cell[:2]]), cell.coefs(sign)
+    """Computes what the weighted mean estimates, of many such sites.
+
+    The error of the same sites' fit if none were off, whose limit is known, is subtracted.
+    """
     if not cell.off:
         return COEF
-    alike = [cell.stratum(rng, coefs[1], cell.sites - 1.0) for _ in range(_STRATA)]
-    return fit([*alike, *(cell.stratum(rng, coefs[0]) for _ in range(_STRATA))]).coef
+    coefs, seeds = cell.coefs(sign), [[23, *cell[:2], i] for i in range(2 * _STRATA)]
+    alike = [
+        cell.stratum(np.random.default_rng(seed), COEF, cell.sites - 1.0)
+        for seed in seeds[:_STRATA]
+    ]
+    fits = [
+        fit([*alike, *(cell.stratum(np.random.default_rng(s), coef) for s in seeds[_STRATA:])])
+        for coef in (coefs[0], COEF)
+    ]
+    return COEF + fits[0].coef - fits[1].coef
 
 
 def holds(limits: Intervals, truth: Array) -> Array:
