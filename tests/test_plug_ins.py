@@ -17,7 +17,7 @@ NAME = re.compile(rf"(?<![\w.-])({'|'.join(NAMES)})(?![\w-])")
 # Files of a family, and studies, which name what they reproduce. Benchmarks, which name what they
 # race, are no room here.
 OWN = re.compile(
-    "engram/(methods|settings|studies|(tables|bandits|online|meta)/(federation|studies))/"
+    "engram/(methods|settings|studies|(tables(/survival)?|bandits|online|meta)/(federation|studies))/"
     r"|client/hosts/local\.py|strategies/network_strategy\.py|engram/compare/reports/local\.py"
 )
 

@@ -12,6 +12,7 @@ from engram.simulations.loopback import LoopbackFederation
 from tests.processes.support import federation_of
 from tests.processes.test_federation import CLIENTS, run, settings
 from tests.support import write_plug_in
+from tests.tables.survival.figures import HERE
 
 pytestmark = pytest.mark.processes
 
@@ -58,6 +59,26 @@ def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, ho
     assert coef == alone
     assert abs(coef - 5) < 0.5
     assert abs(shared - 1) < 0.5
+
+
+def test_hospitals_fit_coxs_model_to_subjects_that_stay_with_them(tmp_path):
+    rows, files = pd.read_csv(HERE / "veteran.csv"), [tmp_path / f"{site}.csv" for site in range(3)]
+    rows = rows[sorted(rows)]  # as nodes have columns
+    for site, path in enumerate(files):
+        rows[rows.site == site].drop(columns="site").to_csv(path, index=False)
+    rows[rows.site < 3].to_csv(tmp_path / "all.csv", index=False)
+    roles = "\n".join(f'columns.{name}.role = "{name}"' for name in ("event", "time", "weight"))
+    here = {"dataset": f"csv:{tmp_path / 'all.csv'}", "task-column": "site"}
+    experiment = settings(method="cox", schema=roles, **here, **{"num-clients": 3})
+    expected = simulate(experiment, tmp_path / "here")
+    there = experiment.model_copy(update={"dataset": "digits"})
+    with federation_of(tmp_path / "fed", files) as federation:
+        record = run(federation, there, tmp_path / "there")
+    found = record.results
+    assert (found["sites"], found["left-out"], found["over"]) == (3, {}, True)
+    np.testing.assert_allclose(found["shared"]["coef"], expected["shared"]["coef"], rtol=1e-10)
+    pairs = [each["clients"]["pairs"] for each in (found, expected)]
+    assert pairs[0] == pairs[1]
 
 
 def test_a_node_without_the_runs_plug_in_is_left_out_and_named(tmp_path, plug_ins, monkeypatch):

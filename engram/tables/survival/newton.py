@@ -22,7 +22,8 @@ _STILL: Final = 1e-14  # squared length of a step in standard errors that is non
 _SLACK: Final = 1e-11  # of a log-likelihood, up to which a fall is rounding
 _MOST: Final = 60  # evaluations
 _LOST: Final = 1e-10  # least eigenvalue of an information scaled to diagonal 1
-_MOVING: Final = 1e-3  # step in a column's standard deviations that is not the end
+_NEARLY: Final = 1e-6  # squared length of a step in standard errors, of which the last are
+_MOVING: Final = 1e-2  # such a step in a column's standard deviations, if the maximum is nowhere
 
 
 class NoMaximum(ValueError):
@@ -114,8 +115,10 @@ def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool =
     first = sums if state.first is None else state.first
     fell = state.sums is not None and not sums.loglik >= _nearly(state.sums.loglik)
     step = state.step / 2 if fell else _step(sums)
-    still = not fell and float(sums.score @ step) <= _STILL
-    if count >= _MOST or (still and _moving(step, first).any()):
+    length = np.inf if fell else float(sums.score @ step)
+    still = length <= _STILL
+    endless = not penalized and length <= _NEARLY and bool(_moving(step, first).any())
+    if count >= _MOST or endless:
         raise _endless(step, first, names, penalized)
     if fell:
         return state._replace(coef=state.best + step, step=step, exchanges=count)

@@ -84,10 +84,8 @@ class CoxSites(TableHost):
         """
         subjects, own = self.subjects(client), self.own
         if subjects.event.sum() < self._least:
-            raise ValueError(
-                f"it has fewer than {self._least} events (least-count), whose sums would give "
-                "their covariates away"
-            )
+            few = f"fewer than {self._least} events (least-count), whose sums would tell of each"
+            raise ValueError(f"it has {few if self._least > 1 else 'no event'}")
         if own.exchanges > 1:
             sets = risk_sets(subjects, own.ties)
             return likelihood_sums(sets, coef, third=own.firth)
