@@ -20,6 +20,7 @@ center of a mixed model (Laird and Ware 1982; for generalized linear models, pen
 quasi-likelihood, Breslow and Clayton 1993).
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -170,11 +171,19 @@ def confirmed(
     """
     if family == "linear" or not apart.any():
         return apart
-    before, found = posterior(rows, prior, family=family).deviance, apart.copy()
+    return confirm(
+        lambda own: posterior(rows, own, family=family).deviance, prior, wide, apart, reach=reach
+    )
+
+
+def confirm(
+    deviance: Callable[[Prior], float], prior: Prior, wide: Array, apart: Bools, *, reach: float
+) -> Bools:
+    """Does what ``confirmed`` does, for the deviance of any likelihood at the mode."""
+    before, found = deviance(prior), apart.copy()
     for k in np.flatnonzero(apart):
         free = Prior(prior.center, np.where(np.arange(len(wide)) == k, wide, prior.variance))
-        after = posterior(rows, free, family=family).deviance
-        found[k] = before - after > reach**2
+        found[k] = before - deviance(free) > reach**2
     return found
 
 

@@ -80,9 +80,7 @@ class Rows(NamedTuple):
         some = ~np.isnan(self.x).any(axis=1)
         if not some.any():
             raise ValueError("it has no row without missing values")
-        weights = None if self.weights is None else self.weights[some]
-        clusters = None if self.clusters is None else self.clusters[some]
-        return Rows(self.x[some], self.y[some], weights, clusters=clusters)
+        return self.take(np.flatnonzero(some))
 
 
 class SiteEstimate(NamedTuple):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,11 @@ from engram.core.process_modes import own_modes
 from engram.scoring.survival_scores import concordant_pairs
 from engram.tables.model import weights_of
 from engram.tables.survival.baseline import StepFunction, baseline_hazard
+from engram.tables.survival.comparison import SiteComparison, compare_sites
 from engram.tables.survival.newton import fit
 from engram.tables.survival.partial import Subjects, Ties
+from engram.tables.survival.sharing import check_sharing, share
+from engram.tables.survival.site_effects import site_sums
 from engram.tables.tables import Labels, check_finite, distinct, shown, take_tasks
 
 _FIELDS = "fields event (truth values), time and, where subjects enter late, entry"
@@ -34,9 +37,12 @@ class CoxRegressor(BaseEstimator):
         ties: How tied events count: ``efron`` or ``breslow``.
         firth: Whether to add Firth's penalty: with it the likelihood has a finite maximum always,
             also where a group has no event.
+        sharing: ``none``: all tasks are predicted by the shared coefficients; or ``adaptive``: by
+            their own, see ``engram.tables.survival.sharing``.
 
     Attributes:
         coef_: Log hazard ratios, shape (d,).
+        task_coef_: Those that predict each task, shape (M, d).
         covariance_: The inverse of the information, shape (d, d).
         standard_error_: The root of its diagonal, shape (d,).
         loglik_: Log partial likelihood, with the penalty if there is one; ``null_loglik_`` is that
@@ -59,6 +65,7 @@ class CoxRegressor(BaseEstimator):
 
     ties: Ties = "efron"
     firth: bool = False
+    sharing: Literal["none", "adaptive"] = "none"
 
     @own_modes()
     def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
@@ -75,22 +82,55 @@ class CoxRegressor(BaseEstimator):
             ValueError: An input is invalid, or the likelihood has no maximum: the message names
                 the column.
         """
+        check_sharing(self.sharing)
+        tasks, strata = self._split(X, y, task, sample_weight, reset=True)
+        found = fit(strata, self.ties, penalized=self.firth, names=self.column_names)
+        self.tasks_, self.coef_, self.covariance_ = tasks, found.coef, found.covariance
+        self.standard_error_ = found.standard_error
+        self.loglik_, self.null_loglik_, self.events_ = found.loglik, found.null, found.events
+        self.task_coef_ = np.tile(self.coef_, (len(strata), 1))
+        if self.sharing == "adaptive":
+            require(len(strata) > 1, "number of tasks", len(strata), "at least 2 to share")
+            self.task_coef_ = share(site_sums(strata, self.ties), len(self.coef_)).coef
+        pairs = zip(strata, self.task_coef_, strict=True)
+        self.baselines_ = [baseline_hazard(one, coef) for one, coef in pairs]
+        self.unique_times_ = np.unique(np.concatenate([one.time for one in self.baselines_]))
+        return self
+
+    def _split(
+        self, X: Any, y: Any, task: Any, sample_weight: Any, *, reset: bool
+    ) -> tuple[Labels | None, list[Subjects]]:
+        """Returns the tasks' labels, and their subjects."""
         X, labels = (X, None) if task is None else take_tasks(X, task, fitting=True)
-        x = self._checked(X, labels, reset=True)
+        x = self._checked(X, labels, reset=reset)
         check_consistent_length(x, y)
         weights = weights_of(sample_weight, x)
         if weights is not None and (bad := ~(np.isfinite(weights) & (weights >= 0))).any():
             row = int(np.argmax(bad))
             require(False, "sample_weight", weights[row], f"finite and at least 0 in row {row}")
         tasks, codes = (None, np.zeros(len(x), np.intp)) if labels is None else distinct(labels)
-        strata = split_strata(Subjects(x, *read_target(y), weights), codes)
-        found = fit(strata, self.ties, penalized=self.firth, names=self.column_names)
-        self.tasks_, self.coef_, self.covariance_ = tasks, found.coef, found.covariance
-        self.standard_error_ = found.standard_error
-        self.loglik_, self.null_loglik_, self.events_ = found.loglik, found.null, found.events
-        self.baselines_ = [baseline_hazard(one, self.coef_) for one in strata]
-        self.unique_times_ = np.unique(np.concatenate([one.time for one in self.baselines_]))
-        return self
+        return tasks, split_strata(Subjects(x, *read_target(y), weights), codes)
+
+    @own_modes()
+    def compare_sites(
+        self, X: Any, y: Any, task: Any, sample_weight: Any = None, *, level: float = 0.95
+    ) -> SiteComparison:
+        """Returns a printable table of each task's hazard ratios, and of which tasks differ.
+
+        Args:
+            X: As for ``fit``, with the same columns; the rows may be those of ``fit``.
+            y: As for ``fit``.
+            task: As for ``fit``; at least two tasks.
+            sample_weight: As for ``fit``.
+            level: Level of the intervals, in (0, 1).
+
+        Raises:
+            ValueError: An input is invalid, there is one task, or the likelihood has no maximum.
+        """
+        check_is_fitted(self)
+        tasks, strata = self._split(X, y, task, sample_weight, reset=False)
+        labels = [] if tasks is None else tasks.tolist()
+        return compare_sites(strata, self.column_names, labels, ties=self.ties, level=level)
 
     @property
     def column_names(self) -> list[str]:
@@ -112,11 +152,18 @@ class CoxRegressor(BaseEstimator):
 
         Args:
             X: As for ``fit``.
-            task: The name of the frame's column of tasks, if it has one; labels are not needed.
+            task: The name of the frame's column of tasks, if it has one; labels are not needed, but
+                with ``sharing="adaptive"``.
+
+        Raises:
+            ValueError: With ``sharing="adaptive"``, a task was not fitted.
         """
         check_is_fitted(self)
-        X, labels = (X, None) if task is None else take_tasks(X, task)
-        return np.asarray(self._checked(X, labels, reset=False) @ self.coef_)
+        table, labels = (X, None) if task is None else take_tasks(X, task)
+        x = self._checked(table, labels, reset=False)
+        if self.sharing == "none":
+            return np.asarray(x @ self.coef_)
+        return np.asarray((x * self.task_coef_[self._strata(X, task, len(x))]).sum(axis=1))
 
     def predict_survival_function(
         self, X: Any, task: Any = None, *, return_array: bool = False

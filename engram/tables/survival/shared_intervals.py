@@ -1,0 +1,68 @@
+"""Intervals of log hazard ratios that sites share, from each site's sums at the stratified fit.
+
+The stratified fit weighs sites by their information: where effects differ, it estimates the
+weighted mean of the sites. Its plain interval holds for that mean. If at most one site is off, the
+fit without it holds for the others, whoever it is; so the hull of all fits that leave one site out
+covers what the others share. With M alike sites the hull is about 1.6, 1.45, 1.33, 1.25 times as
+long as the plain interval for M = 3, 5, 10, 20. With a site that is off by much, it is longer.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.tables.intervals import Intervals
+from engram.tables.survival.partial import total
+from engram.tables.survival.site_effects import SiteEffects, independent_columns
+
+
+class SharedIntervals(NamedTuple):
+    """The stratified fit with two intervals of each coefficient.
+
+    Attributes:
+        coef: Shape (d,).
+        standard_error: Shape (d,).
+        weighted_mean: Of the weighted mean of the sites.
+        all_but_one: Of what all sites share, but for one at most; infinite where a single site
+            determines the coefficient.
+    """
+
+    coef: Array
+    standard_error: Array
+    weighted_mean: Intervals
+    all_but_one: Intervals
+
+
+def shared_intervals(effects: SiteEffects, *, level: float = 0.95) -> SharedIntervals:
+    """Computes the plain interval, and the hull over fits that leave one site out.
+
+    At the fit the scores add to 0, so that one of Newton's steps without site m, whose score is u_m
+    and whose information I_m, is ``-(I - I_m)^-1 u_m``.
+
+    Args:
+        effects: The fit without separate coefficients, of two sites or more.
+        level: Level of each interval, in (0, 1).
+
+    Raises:
+        ValueError: There is one site, or some coefficients are separate.
+    """
+    require(0 < level < 1, "level", level, "in (0, 1)")
+    require(len(effects.sums) > 1, "number of sites", len(effects.sums), "at least 2")
+    require(not effects.separate.any(), "effects", "separate coefficients", "a fit without")
+    z, coef, whole = float(ndtri((1 + level) / 2)), effects.center, total(effects.sums)
+    error = np.sqrt(np.diag(np.linalg.inv(whole.information)))
+    lows, highs = [], []
+    for site in effects.sums:
+        rest = whole.information - site.information
+        some, determined = independent_columns(rest)
+        inverse, at, wide = np.zeros_like(rest), coef.copy(), np.full(len(coef), np.inf)
+        inverse[np.ix_(some, some)] = np.linalg.inv(rest[np.ix_(some, some)])
+        at -= inverse @ site.score
+        wide[determined] = z * np.sqrt(np.diag(inverse)[determined])
+        lows.append(at - wide)
+        highs.append(at + wide)
+    plain = Intervals(coef - z * error, coef + z * error)
+    return SharedIntervals(coef, error, plain, Intervals(np.min(lows, 0), np.max(highs, 0)))

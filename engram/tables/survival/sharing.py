@@ -1,0 +1,183 @@
+"""Personal log hazard ratios: each site's coefficients shrink to what the sites share.
+
+It is adaptive sharing (``engram.tables.adaptive``) with the partial likelihood in place of rows.
+The center is the stratified fit in which coefficients that are apart belong to their sites. It is
+made of the sites' scores at common coefficients, and not of their estimates: with ten events a
+site's estimate is biased away from 0, and so is any mean of such, but the score is not.
+
+The scatter follows from the same sums by restricted likelihood (``engram.tables.heterogeneity``). A
+coefficient that is more than three standard deviations from the middle, by the site's partial
+likelihood too, is the site's own, as James and Stein have it.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from engram.core.arrays import Array, Bools
+from engram.core.checks import require
+from engram.tables.adaptive import adapt
+from engram.tables.heterogeneity import REACH
+from engram.tables.random_effects import Prior, confirm, free_variance, posterior
+from engram.tables.site import Rows
+from engram.tables.survival.partial import Sums, total
+from engram.tables.survival.site_effects import (
+    SiteEffects,
+    SumsAt,
+    fit_effects,
+    maximize,
+    square_root,
+)
+
+_PASSES: Final = 20  # over scatter, and over who is apart
+_SAME: Final = 1e-6  # relative changes of variances that are none
+
+
+class Scatter(NamedTuple):
+    """What a server sends to all sites; arrays of shape (d,).
+
+    Attributes:
+        center: The shared coefficients.
+        variance: Of the sites' true coefficients around it; 0: they are alike.
+        middle: From which it counts who is apart.
+        unit: Squared coefficient of a column that is standardized among those at risk.
+    """
+
+    center: Array
+    variance: Array
+    middle: Array
+    unit: Array
+
+
+class Sharing(NamedTuple):
+    """Personal coefficients of all sites.
+
+    Attributes:
+        coef: Shape (M, d).
+        apart: Which are their sites' own, shape (M, d).
+        effects: The stratified fit with those apart; its ``center`` is shared.
+        scatter: Of the other sites' coefficients around it.
+    """
+
+    coef: Array
+    apart: Bools
+    effects: SiteEffects
+    scatter: Scatter
+
+
+def check_sharing(sharing: str) -> None:
+    """Checks the way to share.
+
+    Raises:
+        ValueError: It is neither ``none`` nor ``adaptive``.
+    """
+    reason = (
+        "none or adaptive for hazards (hard and soft thresholds need normal estimates, most of "
+        "which agree: three sites with few events are too few)"
+    )
+    require(sharing in ("none", "adaptive"), "sharing", sharing, reason)
+
+
+def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
+    """Fits the center, the scatter and all personal coefficients.
+
+    Args:
+        sites: Each site's sums; a site computes ``personalize`` itself, and sends what is apart.
+        columns: d.
+
+    Raises:
+        NoMaximum: There is no event, or columns are dependent.
+    """
+    confirmed = np.ones((len(sites), columns), dtype=bool)
+    effects = fit_effects(sites, ~confirmed)
+    for _ in range(_PASSES):
+        scatter = estimate_scatter(effects, confirmed)
+        each = [personalize(site, scatter) for site in sites]
+        apart = np.stack([own for _, own in each])
+        apart &= 2 * apart.sum(axis=0) < len(sites)  # a majority cannot be apart from it
+        if np.array_equal(apart, effects.separate):
+            break
+        effects, confirmed = fit_effects(sites, apart, effects), apart
+    return Sharing(np.stack([coef for coef, _ in each]), apart, effects, scatter)
+
+
+def estimate_scatter(effects: SiteEffects, confirmed: Bools) -> Scatter:
+    """Estimates the scatter of sites around the center of a fit: the server's part.
+
+    Args:
+        effects: The fit.
+        confirmed: Coefficients that may be apart, shape (M, d).
+    """
+    whole = total(effects.sums)
+    unit = whole.events / np.diag(whole.information)
+    scale = np.sqrt(unit)
+    rows = [_working_rows(*each) for each in zip(effects.sums, effects.coef, strict=True)]
+    found = adapt(
+        [own._replace(x=own.x * scale) for own in rows],
+        family="poisson",
+        c=REACH,
+        intercept=False,
+        begin=Prior(effects.center / scale, np.ones_like(unit)),
+        confirmed_apart=confirmed,
+    )
+    middle, variance = found.center + found.heterogeneity.center, found.heterogeneity.variance
+    return Scatter(effects.center, variance * unit, middle * scale, unit)
+
+
+def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
+    """Computes a site's personal coefficients, which stay there, and which are apart.
+
+    Args:
+        sums_at: The site's sums; there may be any number of events.
+        scatter: What the server sent.
+    """
+    center, variance, middle, _ = scatter
+    base = prior = Prior(center, variance)
+
+    def deviance(own: Prior) -> float:
+        return -2 * _mode(sums_at, own)[1].loglik
+
+    for _ in range(_PASSES):
+        mode, sums = _mode(sums_at, prior)
+        found = posterior(_working_rows(sums, mode), prior, family="linear")
+        far = np.abs(center + found.gap - middle) > REACH * np.sqrt(found.variance + variance)
+        wide = _free_variance(found.gap, scatter)
+        apart = confirm(deviance, base, wide, far, reach=REACH)
+        before, prior = prior, Prior(center, np.where(apart, wide, variance))
+        if np.allclose(prior.variance, before.variance, _SAME, 0):
+            break
+    return _mode(sums_at, prior)[0], apart
+
+
+def _working_rows(sums: Sums, coef: Array) -> Rows:
+    """Returns rows of a linear model with noise 1 that has this score and information."""
+    root = square_root(sums.information)
+    return Rows(root, root @ coef + np.linalg.pinv(root).T @ sums.score)
+
+
+def _free_variance(gap: Array, scatter: Scatter) -> Array:
+    """Returns ``free_variance`` as of counts, of which a partial likelihood is a profile."""
+    standard = Prior(scatter.center, scatter.variance / scatter.unit)
+    return free_variance(gap / np.sqrt(scatter.unit), standard, "poisson") * scatter.unit
+
+
+def _mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
+    """Returns the mode of a site's posterior, and the sums of its likelihood there."""
+    free, mode = prior.variance > 0, prior.center.copy()
+    precision = 1 / prior.variance[free]
+
+    def penalized(part: Array) -> Sums:
+        at, gap = prior.center.copy(), part - prior.center[free]
+        at[free] = part
+        loglik, score, information, *_ = sums_at(at)
+        return Sums(
+            loglik - float(gap @ (precision * gap)) / 2,
+            score[free] - precision * gap,
+            information[np.ix_(free, free)] + np.diag(precision),
+            1.0,
+        )
+
+    if free.any():
+        mode[free], _ = maximize(penalized, mode[free])
+    return mode, sums_at(mode)

@@ -1,0 +1,162 @@
+"""Stratified Cox models in which some sites have some coefficients for themselves.
+
+Of M sites with d columns, ``separate`` marks the coefficients that belong to one site; the others
+are shared. All different ones are ``theta``: first the d shared ones, then the separate ones. The
+score and information of theta are made of each site's at its own coefficients, so that a server
+needs no more than a site's ``Sums``.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from engram.core.arrays import Array, Bools, Ints
+from engram.core.checks import require
+from engram.tables.site import Rows
+from engram.tables.survival.newton import Ascent, NoMaximum, ascend
+from engram.tables.survival.partial import Subjects, Sums, Ties, likelihood_sums, risk_sets
+from engram.tables.tables import dependent_columns
+
+SumsAt = Callable[[Array], Sums]
+"""A site's sums at coefficients of shape (d,)."""
+
+_STILL: Final = 1e-12  # squared length of a step in standard errors that is none
+_FLAT: Final = 1e-10  # eigenvalue of an information scaled to diagonal 1 that is 0
+
+
+def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> list[SumsAt]:
+    """Returns the sums of each site, for sites whose subjects are here."""
+    return [partial(likelihood_sums, risk_sets(one, ties)) for one in strata]
+
+
+def maximize(
+    sums_at: SumsAt, begin: Array, names: Sequence[str] | None = None, *, endless: bool = False
+) -> tuple[Array, Sums]:
+    """Maximizes a log-likelihood by Newton's method; returns the maximum and the sums there.
+
+    Args:
+        sums_at: The log-likelihood with its derivatives.
+        begin: Where to begin.
+        names: Names of the coefficients, for errors.
+        endless: Whether to stop where the likelihood rises without end, and little is left to gain.
+
+    Raises:
+        NoMaximum: There is none.
+    """
+    state = Ascent.begin(len(begin))._replace(coef=begin, best=begin)
+    names = [f"x{k}" for k in range(len(begin))] if names is None else names
+    while True:
+        try:
+            state = ascend(state, sums_at(state.coef), names)
+        except NoMaximum:
+            if not endless or state.sums is None:
+                raise
+            return state.best, state.sums
+        assert state.sums is not None  # for mypy: of this step
+        if state.done or float(state.sums.score @ state.step) <= _STILL:
+            return state.best, state.sums
+
+
+def square_root(information: Array) -> Array:
+    """Returns R, shape (d, d), with ``R' R`` the information, without its flat directions."""
+    scale = np.sqrt(np.maximum(np.diag(information), np.finfo(np.float64).tiny))
+    values, vectors = np.linalg.eigh(information / scale[:, None] / scale)
+    values = np.where(values > _FLAT, values, 0.0)
+    return np.asarray(np.sqrt(values)[:, None] * vectors.T * scale)
+
+
+def independent_columns(information: Array) -> tuple[Ints, Bools]:
+    """Returns columns that span all, and a mask of those that the information determines."""
+    d = len(information)
+    dependent = dependent_columns([Rows(square_root(information), np.zeros(d))], intercept=False)
+    determined = np.ones(d, dtype=bool)
+    determined[[k for one in dependent for k in (one.column, *one.others)]] = False
+    return np.setdiff1d(np.arange(d), [one.column for one in dependent]), determined
+
+
+class SiteEffects(NamedTuple):
+    """The maximum of the stratified partial likelihood.
+
+    Attributes:
+        coef: Each site's coefficients, shape (M, d).
+        separate: Those that belong to one site, shape (M, d); others are the same for all sites.
+        sums: Each site's sums at its coefficients.
+    """
+
+    coef: Array
+    separate: Bools
+    sums: Sequence[Sums]
+
+    @property
+    def center(self) -> Array:
+        """The shared coefficients, shape (d,)."""
+        first = np.argmin(self.separate, axis=0)
+        return np.asarray(self.coef[first, np.arange(self.coef.shape[1])])
+
+    @property
+    def place(self) -> Ints:
+        """Where in theta each site's coefficients are, shape (M, d)."""
+        return positions(self.separate)
+
+    @property
+    def joint(self) -> Sums:
+        """The sums of theta."""
+        return joint_sums(self.sums, self.place)
+
+
+def fit_effects(
+    sites: Sequence[SumsAt],
+    separate: Bools,
+    start: SiteEffects | None = None,
+    names: Sequence[str] | None = None,
+) -> SiteEffects:
+    """Maximizes the stratified partial likelihood of sites.
+
+    Args:
+        sites: Each site's sums.
+        separate: Coefficients that belong to one site, shape (M, d).
+        start: A fit to begin at. None: coefficients of 0.
+        names: Names of the columns, for errors.
+
+    Raises:
+        NoMaximum: There is no event, or columns are dependent.
+        ValueError: A column is separate at every site.
+    """
+    require(not separate.all(axis=0).any(), "separate", "all", "False at a site of each column")
+    place, d = positions(separate), separate.shape[1]
+    theta = np.zeros(d + int(separate.sum()))
+    names = [f"x{k}" for k in range(d)] if names is None else names
+    owners = [f"{names[k]} of site {m}" for m, k in np.argwhere(separate)]
+    if start is not None:
+        theta = np.append(start.center, start.coef[separate])
+
+    def each(theta: Array) -> list[Sums]:
+        return [sums_at(theta[at]) for sums_at, at in zip(sites, place, strict=True)]
+
+    theta, _ = maximize(
+        lambda at: joint_sums(each(at), place),
+        theta,
+        [*names, *owners],
+        endless=bool(separate.any()),  # a site's own group without an event ends nothing
+    )
+    return SiteEffects(theta[place], separate, each(theta))
+
+
+def positions(separate: Bools) -> Ints:
+    """Returns where in theta each site's coefficients are, shape (M, d)."""
+    place = np.broadcast_to(np.arange(separate.shape[1]), separate.shape).copy()
+    place[separate] = separate.shape[1] + np.arange(separate.sum())
+    return place
+
+
+def joint_sums(sums: Sequence[Sums], place: Ints) -> Sums:
+    """Adds sites' sums to those of theta."""
+    size = int(place.max()) + 1
+    score, information = np.zeros(size), np.zeros((size, size))
+    for one, at in zip(sums, place, strict=True):
+        score[at] += one.score
+        information[np.ix_(at, at)] += one.information
+    loglik, events = sum(one.loglik for one in sums), sum(one.events for one in sums)
+    return Sums(float(loglik), score, information, float(events))

@@ -1,0 +1,25 @@
+"""Sites with proportional hazards, for tests of what they share."""
+
+import numpy as np
+
+from engram.tables.survival.partial import Subjects
+
+COEF = np.array([0.5, -0.4])
+
+
+def draw_sites(coefs, size=60, seed=0):
+    """Returns subjects of sites with these coefficients, shape (M, d), a third of them censored."""
+    rng, found = np.random.default_rng(seed), []
+    for coef in np.asarray(coefs, dtype=float):
+        x = rng.normal(size=(size, len(coef)))
+        time = rng.exponential(np.exp(-x @ coef))
+        end = np.quantile(time, 0.67)
+        found.append(Subjects(x, np.minimum(time, end), time <= end))
+    return found
+
+
+def with_column(sites, m, column):
+    """Returns sites with one more column: that of site m, and 0 elsewhere."""
+    extra = [site.x[:, column] * (i == m) for i, site in enumerate(sites)]
+    pairs = zip(sites, extra, strict=True)
+    return [site._replace(x=np.column_stack([site.x, more])) for site, more in pairs]

@@ -1,0 +1,35 @@
+"""The intervals of the stratified fit, against fits without one site."""
+
+import numpy as np
+import pytest
+
+from engram.tables.survival.newton import fit
+from engram.tables.survival.shared_intervals import shared_intervals
+from engram.tables.survival.site_effects import fit_effects, site_sums
+from tests.tables.survival.sites import COEF, draw_sites
+
+
+def test_they_are_the_plain_one_and_the_hull_without_one_site():
+    sites = draw_sites([COEF, COEF, np.add(COEF, [0.6, 0])], 90)
+    found = shared_intervals(
+        fit_effects(site_sums(sites), np.zeros((len(sites), 2), bool)), level=0.9
+    )
+    whole, z = fit(sites), 1.6448536
+    np.testing.assert_allclose(found.coef, whole.coef, atol=1e-8)
+    np.testing.assert_allclose(found.weighted_mean.low, whole.coef - z * whole.standard_error)
+    rest = [fit(sites[:m] + sites[m + 1 :]) for m in range(3)]
+    low = np.min([one.coef - z * one.standard_error for one in rest], axis=0)
+    high = np.max([one.coef + z * one.standard_error for one in rest], axis=0)
+    # One of Newton's steps is off by less than a tenth of a standard error here.
+    near = 0.1 * whole.standard_error
+    assert (np.abs(found.all_but_one.low - low) < near).all()
+    assert (np.abs(found.all_but_one.high - high) < near).all()
+    assert (found.all_but_one.high - found.all_but_one.low > 2 * z * whole.standard_error).all()
+    # Without the site that alone determines a column, there is no fit.
+    sites[1:] = [one._replace(x=one.x * [1, 0]) for one in sites[1:]]
+    effects = fit_effects(site_sums(sites), np.zeros((len(sites), 2), bool))
+    found = shared_intervals(effects)
+    assert np.isfinite(found.all_but_one.low).tolist() == [True, False]
+    assert np.isfinite(found.weighted_mean).all()
+    with pytest.raises(ValueError, match="number of sites must be at least 2, got 1"):
+        shared_intervals(fit_effects(site_sums(sites[:1]), np.zeros((1, 2), bool)))
