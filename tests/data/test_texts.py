@@ -15,6 +15,7 @@ from torch import nn
 import engram
 from engram.api import Run
 from engram.core.standardization import Tokenizer, Units
+from engram.data.image_axes import say_once
 from engram.data.load_federation import federated_data, own_data
 from engram.data.schema.columns import SUMS, Kind, Told
 from engram.data.schema.proposal import described
@@ -328,7 +329,10 @@ def test_a_column_of_kind_text_is_the_text_column(csv):
     assert Experiment(**given | {"dataset": csv, "schema": written}).text == short.text
 
 
-def test_a_text_is_the_only_input_of_a_schema(csv):
+def test_a_text_is_the_only_input_of_a_schema(csv, caplog):
+    say_once.cache_clear()
+    federated_data(Experiment(**SETTINGS | {"dataset": csv}))
+    assert "text is the only input, without page" in caplog.text
     words = r'no input beside the text text, got page: write columns\.page = {kind = "ignored"}'
     for kind in ("text", "number", "category"):
         more = f'{text_schema()}\ncolumns.page = {{kind = "{kind}"}}'
