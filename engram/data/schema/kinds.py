@@ -77,10 +77,10 @@ def is_measured(given: Any) -> bool:
     if given.dtype.kind != "f":
         return False
     numbers = given.to_numpy(np.float64, na_value=np.nan)
-    whole = np.trunc(numbers) == numbers
-    if not (~whole & ~np.isnan(numbers)).any() or np.isin(numbers[whole], CODES).any():
+    whole, least = np.trunc(numbers) == numbers, np.fmin.reduce(numbers)
+    if not (~whole & ~np.isnan(numbers)).any() or least == np.fmax.reduce(numbers):
         return False
-    if np.nanmin(numbers) == np.nanmax(numbers):
+    if whole.any() and np.isin(numbers[whole], CODES).any():
         return False
     return not are_days(numbers[~np.isnan(numbers)])
 

@@ -142,6 +142,12 @@ def test_two_cells_far_from_all_others_may_be_codes():
             (question,) = fitted(cells).questions
             assert question.choices[0] == f'columns.v = {{missing = ["{code}"]}}'
             assert not fitted(rng.integers(code - 5, code + 5, N).astype(str)).questions
+            known = 'columns.v = {kind = "number"}'  # by the task, or written
+            for line in ("", known):
+                e = Experiment(method="fedavg", task="regression", target_column="v", schema=line)
+                of_task = declare(e).may_have_codes
+                asked = fitted(cells, known, target="v", may_have_codes=of_task).questions
+                assert [each.choices[0] for each in asked] == [question.choices[0]] * (not line)
 
 
 def test_values_that_differ_in_blanks_are_asked_about_and_others_stripped():
@@ -204,16 +210,6 @@ def test_a_target_of_many_or_of_odd_whole_numbers_is_asked_about():
             assert bool(fitted(cells, target="v").questions) == bool(asks)
             known = fitted(cells, target="v", is_written=True).questions
             assert bool(known) == isinstance(asks, str)
-
-
-def test_codes_in_a_target_of_numbers_are_asked_about_unless_it_is_said_to_be_some():
-    cells, known = [*rng.integers(0, 30, N), -99, -99], 'columns.v = {kind = "number"}'
-    assert not fitted(cells, known, target="v").questions
-    (question,) = fitted(cells, known, target="v", may_have_codes=True).questions
-    assert question.choices[0] == 'columns.v = {missing = ["-99"]}'
-    for line in ("", known):
-        e = Experiment(method="fedavg", task="regression", target_column="v", schema=line)
-        assert declare(e).may_have_codes == (not line)
 
 
 def test_two_values_that_clients_code_differently_are_asked_about():
