@@ -71,7 +71,7 @@ def tells(numbers: npt.NDArray[np.float64], target: Cells) -> bool:
             begin = np.flatnonzero(np.diff(y, prepend=-2))
             low, high = np.fmin.reduceat(x, begin), np.fmax.reduceat(x, begin)
             by = np.argsort(low)
-            apart = (high[by][:-1] < low[by][1:]).all()
+            apart = bool((high[by][:-1] < low[by][1:]).all())
         else:
             other, steps = y[1:] != y[:-1], np.diff(x)
             apart = any(((s > 0) == other).all() and (s >= 0).all() for s in (steps, -steps))

@@ -80,8 +80,8 @@ def of_frame(
         if task is not None:
             advice = f"leave out the column {client}, or set another task-column"
             raise DataError(f"{path} must name the clients of rows once: {advice}")
-        known = replace(declared.schema, columns=(declared.schema.column(client),))
-        one = fit(frame[[client]], known, others=[client])
+        written = replace(declared.schema, columns=(declared.schema.column(client),))
+        one = fit(frame[[client]], written, others=[client])
         task = labels_of(path, one.schema.column(client), frame[client], one.notes)
     table = frame[[name for name in (*names, target) if name in frame]]
     _check_types(path, table)
@@ -108,8 +108,8 @@ def of_frame(
         raise DataError(faults[0]._replace(text=f"{path}: {faults[0].text}"), *faults[1:])
     column = fitted.schema.column(target)
     found = {"y": labels_of(path, column, frame[target]) if y is None else y}
-    written = declared.schema.column(target).values
-    known = y is None and (frame[target].dtype == "category" or written)
+    values = declared.schema.column(target).values
+    known = y is None and (frame[target].dtype == "category" or values)
     if known and column.kind == "category":
         found[CLASSES] = np.array(column.values)
     if (part := parts_of(path, declared.schema, frame)) is not None:
@@ -117,8 +117,8 @@ def of_frame(
     found |= {} if task is None else {"task": task}
     schema = _of_inputs(path, names, fitted.schema, declared)
     if declared.text:
-        if beside := [n for n in frame if n not in (*declared.schema.names, target)]:
-            say_once(f"{path}: {declared.text.name} is the only input, without {few_names(beside)}")
+        if others := [n for n in frame if n not in (*declared.schema.names, target)]:
+            say_once(f"{path}: {declared.text.name} is the only input, without {few_names(others)}")
         return {**found, "x": read_texts(path, frame, declared)}
     cells = read_cells(schema, path, frame)
     if schema.missing == "refuse":
