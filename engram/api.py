@@ -19,6 +19,7 @@ from engram.core.checks import must
 from engram.core.process_modes import named_here, own_modes
 from engram.core.standardization import Units
 from engram.core.types import Params
+from engram.data.image_axes import say_once
 from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.source import Source
 from engram.home.exporting import adapted_into, exported_into
@@ -347,6 +348,7 @@ def simulate(
     """
     if resume is not None and out is not None:
         raise Refused("out and resume exclude each other: a run stays in its folder")
+    say_once.cache_clear()
     given, wrong = arguments(engine=engine, out=out, resume=resume, progress=progress)
     if given.resume is None:
         chosen = FIRST if method is None else method

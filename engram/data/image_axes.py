@@ -80,6 +80,8 @@ class Shaping(NamedTuple):
             raise place.fault("numbers, in rows", f"{x.dtype} of shape {x.shape}")
         if several and self.images not in ("auto", "none"):
             raise DataError(f"images must be auto or none for several inputs, got {self.images}")
+        if grey and x.ndim == 2:
+            say_once(f"{place.path}: {place.name} is uint8, grey levels of 255: numbers need int64")
         if not grey and x.dtype.kind in "iu" and (several or self.whole_numbers):
             return np.ascontiguousarray(x, dtype=np.int64)
         if not grey:

@@ -82,7 +82,7 @@ class Lazy:
         """
         try:
             return self._read(self._numbers[positions])
-        except Exception:  # anybody's data set may stand behind it: which row is it?
+        except Exception as all_of_them:  # anybody's data set may be behind it: which row is it?
             for position in positions.tolist():
                 row = self._numbers[position]
                 try:
@@ -92,7 +92,7 @@ class Lazy:
                 except Exception as error:
                     reason = getattr(error, "strerror", None) or str(error) or repr(error)
                     raise UnreadableRow(row, position, one_line(reason)) from error
-            raise
+            raise DataError("rows must be of one shape and type each") from all_of_them
 
     @property
     def parts(self) -> "Sequence[Lazy]":

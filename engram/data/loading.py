@@ -299,5 +299,5 @@ def _labels(source: Source, task_column: str, data_dir: Path, file: File) -> lis
         arrays = with_task(path, arrays, task_column) if kind in ("npz", "npy") else arrays
     frame: Any = arrays.get("x")
     if is_frame(frame) and task_column in frame:
-        return [frame[task_column].dropna()]
+        return [frame[task_column].dropna().astype(str).str.strip()]
     return [arrays[key] for key in task_arrays("task") if key in arrays]

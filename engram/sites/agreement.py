@@ -59,7 +59,8 @@ def proposed(
     """Settings by which all sites' tables are read alike.
 
     Inputs are the columns that all sites have, in the order of their names, but for targets, the
-    column of clients, kinds that are none, and text whose values are not told. A column of text has
+    column of clients, kinds that are none, numbers of one value at all sites, and text whose values
+    are not told. A column of text has
     the values of all sites that agree, those that most sites have first. Medians stand for missing
     values where there are some.
 
@@ -193,7 +194,9 @@ def _is_usable(there: Compared, given: Column) -> bool:
     name, kind = there.name, given.kind or there.kind
     written = not any(mark in name for mark in ",;=|") and name == name.strip()
     has_values = kind != "category" or bool(given.values or there.values)
-    return written and name.isprintable() and kind in INPUTS and has_values
+    told = {(each.deviation, each.median) for each in there.sites.values()}
+    varies = bool(given.kind) or len(told) > 1 or told.pop()[0] != 0
+    return written and name.isprintable() and kind in INPUTS and has_values and varies
 
 
 def _written(given: Column | None, there: Compared, values: tuple[str, ...]) -> Column:

@@ -122,7 +122,7 @@ def pairs(*numbers):
 
 
 X, Y = rows(0)
-PAIR = r"must be \(x, y\) or \(x, y, x_test, y_test\)"
+PAIR = r"must be \(x, y\) or \(x, y, x_test, y_test\), or a torch.utils.data.Dataset"
 ANY = rf"data {PAIR}, or a list of such of each client, or these by the clients' names"
 
 
@@ -143,6 +143,9 @@ NO_DATA = [
     ({(2, 3): (X, Y)}, r"a client's name must be text or a number, got \(2, 3\)"),
     (([[1, 2], [3]], [0, 1]), "x of data must be .* list of length 2 whose entries differ in"),
     ((X, 5), "y of data must be an array of numbers, got 5"),
+    ({"train": (X, Y), "test": (X, Y)}, r"data must .* keys, got parts of rows \(train, test\)"),
+    ((X.astype("datetime64[D]"), Y), r"x of data must be .*, got datetime64\[D\] of shape"),
+    ((X.astype(object), Y), r"x of data must .*, got object of .*: see its astype\(float\)"),
     ((X, torch.ones(20, requires_grad=True)), "y of data must be .*: Can't call numpy"),
     ([(X, Y), (X, [None] * 20)], r"y of client 1 must be .*, got object of shape \(20,\)"),
     ([pairs(0, 1), pairs()], "client 1 has no rows"),

@@ -66,6 +66,7 @@ SETTINGS = {"task": "regression", "partition": "natural", "num_clients": CLIENTS
 SETTINGS |= {"clients_per_round": CLIENTS, "validation_fraction": 0.0, "progress": False}
 SETTINGS |= {"adapt_steps": 1, "adapt_lr": 0.1, "method": "fedavg", "eta": ETA}
 SETTINGS |= {"local_epochs": EPOCHS, "num_rounds": ROUNDS, "eval_every": ROUNDS}
+SETTINGS |= {"schema": 'columns.x3 = {kind = "number"}'}  # it would be left out
 
 
 def started(name):

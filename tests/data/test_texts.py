@@ -328,7 +328,10 @@ def test_a_column_of_kind_text_is_the_text_column(csv):
     assert Experiment(**given | {"dataset": csv, "schema": written}).text == short.text
 
 
-def test_a_text_is_the_only_input_of_a_schema(csv):
+def test_a_text_is_the_only_input_of_a_schema(csv, tmp_path, caplog):
+    news().assign(page=1).to_csv(tmp_path / "pages.csv", index=False)
+    federated_data(Experiment(**SETTINGS | {"dataset": f"csv:{tmp_path}/pages.csv"}))
+    assert "text is the only input, without page" in caplog.text
     words = r'no input beside the text text, got page: write columns\.page = {kind = "ignored"}'
     for kind in ("text", "number", "category"):
         more = f'{text_schema()}\ncolumns.page = {{kind = "{kind}"}}'

@@ -12,7 +12,7 @@ import pytest
 from engram.cli import schema_cli
 from engram.data.load_federation import own_data
 from engram.data.new_rows import read_new_rows
-from engram.data.schema.columns import Column
+from engram.data.schema.columns import Column, Schema
 from engram.data.schema.written import read_schema
 from engram.data.source import Source
 from engram.data.tables.table_summary import DescribedColumn, DescribedTable
@@ -193,6 +193,17 @@ def test_names_and_notes_are_not_told(tmp_path):
     lines = 'columns.name = {kind = "identifier"}, or columns.name = {kind = "category"}'
     assert {finding.text for finding in told} == {f"{asked_about}{lines} into its schema.toml"}
     assert not any(finding.stops for finding in told)
+
+
+def test_columns_of_one_value_at_all_sites_are_no_inputs(tmp_path):
+    paths = write_hospitals(tmp_path / "raw", mended=True)
+    for k, path in enumerate(paths):
+        frame = pd.read_csv(path).assign(dose=0.1, ward="A", site=float(k))
+        frame.to_csv(path, index=False)
+    settings, _ = agreed(asked(paths, tmp_path, target_column="outcome")[0], {}, TARGETS)
+    assert settings["input-columns"] == "age,bp,crea,sex,site,smoker,ward"
+    ward = next(c for c in read_schema(settings["schema"]).columns if c.name == "ward")
+    assert Schema((ward,)).inputs == ()  # another value is refused
 
 
 def test_a_node_that_describes_nothing_says_so(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ SEPARATORS: Final = (",", ";", "\t", "|")  # that are looked for
 _HEAD: Final = 2**20  # bytes that are looked at for the dialect
 _RECORDS: Final = 100  # likewise
 _BLOCK: Final = 2**24  # bytes that are read at once; a record must be shorter
+_PACKED: Final = (b"PK\x03\x04", b"\x1f\x8b")
 _MARKS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
@@ -76,6 +78,8 @@ def dialect(path: Path, file: File) -> File:
 def _first_lines(path: Path, file: File) -> tuple[File, str]:
     with reading_text(path, file), open_file(path) as opened:
         head = opened.read(_HEAD)
+        if head.startswith(_PACKED):
+            raise DataError(f"{path} is packed, or a workbook: unpack it, or name it .xlsx")
         file = _encoded(path, head, file)
         text = below_titles(head.decode(file.encoding, errors="ignore"), file)
         return _separated(path, text, file), text
@@ -141,6 +145,9 @@ def _arrow(
 
 def _encoded(path: Path, head: bytes, file: File) -> File:
     found = next((name for mark, name in _MARKS.items() if head.startswith(mark)), file.encoding)
+    if found == "utf-8" and b"\0" in head:
+        advice = 'write file.encoding = "utf-16-le" into the schema if it is UTF-16'
+        raise DataError(f"{path} has bytes of 0, which are no text: {advice}")
     try:
         if file.encoding == "utf-8" and found == "utf-8":
             head.decode()
@@ -201,6 +208,10 @@ def _ragged(text: str, skip: int) -> str:
     for at, record in records:
         if len(record) != first:
             told = f"its line {skip + at} has {len(record)} cells, and its first one {first}"
+            if (at, len(record) - first) == (records[1][0], 1) and first > 1:
+                names = json.dumps(["", *records[0][1]], ensure_ascii=False)
+                lines = f"file.skip = {skip + 1} and file.names = {names}"
+                return f"{told}: if names of rows come first, as R writes them, write {lines}"
             title = f"; if the lines above line {skip + line} are titles, write file.skip = "
             return told + (f"{title}{skip + line - 1} into the schema" if line else "")
     return ""

@@ -42,7 +42,7 @@ def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
     files = max(at_depth, key=len) if sum(map(bool, at_depth)) == 1 else []
     folders = [[*file.relative_to(folder).parts[:-1]] for file in files]
     level = _level(folders)
-    parts = np.array([own.pop(level) for own in folders] if level >= 0 else [_TRAIN] * len(files))
+    parts = np.array([_part(own.pop(level)) if level >= 0 else _TRAIN for own in folders])
     if not files or len(folders[0]) > 2:
         raise DataError(
             f"{folder} must hold images as CLASS/FILE or, of several clients, CLIENT/CLASS/FILE, "
@@ -65,10 +65,14 @@ def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
     return {**found, PART: marks} if marks.any() else found
 
 
+def _part(name: str) -> str:
+    return {"training": _TRAIN, "testing": "test"}.get(name.lower(), name.lower())
+
+
 def _level(folders: Sequence[Sequence[str]]) -> int:
     """Returns the level of folders that are parts; -1 if there is none."""
     for level, names in enumerate([*zip(*folders, strict=True)][:-1]):
-        there = {*names}
+        there = {*map(_part, names)}
         if _TRAIN in there and (there == {_TRAIN} or there & {*TESTS}):
             return level
     return -1

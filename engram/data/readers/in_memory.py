@@ -12,13 +12,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 
 from engram.core.checks import must
-from engram.data.image_axes import CLASSES, PART, say_once
+from engram.data.image_axes import CLASSES, PART, TESTS, say_once
 from engram.data.labels import is_text
 from engram.data.lazy import Joined, Lazy, UnreadableRow, is_column, is_frame, scaled
 from engram.data.readers import frames, items
 from engram.data.readers.items import plain, shown
 from engram.data.source import MEMORY, Source
-from engram.settings.errors import DataError, brief, one_line
+from engram.settings.errors import DataError, brief, few_names, one_line
 
 # Inputs may be an array, or a tuple or dictionary of arrays.
 WithTest = tuple[Any, npt.ArrayLike, Any, npt.ArrayLike]
@@ -28,7 +28,7 @@ Arrays = dict[str, npt.NDArray[Any] | Lazy]  # by the names that an npz file has
 
 _SCALED: Final = 10  # numbers above it are no shares of 255
 _LOOKED_AT: Final = 8  # rows that the digest of rows drawn later is of
-_PAIR: Final = "(x, y) or (x, y, x_test, y_test)"
+_PAIR: Final = "(x, y) or (x, y, x_test, y_test), or a torch.utils.data.Dataset"
 _DATA: Final = f"{_PAIR}, or a list of such of each client, or these by the clients' names"
 
 
@@ -79,6 +79,9 @@ def arrays_of(data: Data) -> Arrays:
     named = isinstance(data, Mapping)
     if not (named or isinstance(data, Sequence)) or isinstance(data, tuple | str) or not data:
         raise DataError(f"data must be {_DATA}, got {shown(data)}")
+    if named and "train" in data and {*data} <= {"train", *TESTS}:
+        wanted = "clients' names as keys, got parts of rows"
+        raise DataError(f"data must have {wanted} ({few_names(data)}): give {_PAIR}")
     for name in data if named else ():
         if not np.isscalar(name):
             raise DataError(must("a client's name", name, "text or a number"))
@@ -236,9 +239,10 @@ def _array(name: str, value: Any) -> Any:
         raise DataError(f"{name} must be an array of numbers: {error}") from error
     if array.dtype.hasobject and array.ndim and all(isinstance(v, str) for v in array.flat):
         return array.astype(str)
-    if array.ndim == 0 or array.dtype.hasobject:
+    if array.ndim == 0 or array.dtype.kind in "OVmM":
         got = f"{array.dtype} of shape {array.shape}" if array.ndim else brief(value)
-        raise DataError(f"{name} must be an array of numbers, got {got}")
+        way = ": see its astype(float)" if array.ndim and array.dtype.hasobject else ""
+        raise DataError(f"{name} must be an array of numbers, got {got}{way}")
     return array
 
 

@@ -46,7 +46,10 @@ def targets_of(part: Any) -> npt.NDArray[Any]:
         known = plain(part.targets)
         if known.shape[:1] == (len(part),) and _agree(part, known):
             return known
-    return np.stack([plain(_pair(part[row])[1]) for row in range(len(part))])
+    found = np.stack([plain(_pair(part[row])[1]) for row in range(len(part))])
+    if found.dtype.kind not in "buifUS":
+        raise DataError(f"targets must be numbers or text, got {shown(_pair(part[0])[1])}")
+    return found
 
 
 def class_names(part: Any, y: npt.NDArray[Any]) -> npt.NDArray[Any] | None:

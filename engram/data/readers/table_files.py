@@ -10,7 +10,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from functools import cache, partial
 from importlib.util import find_spec
 from math import isnan
@@ -108,6 +108,8 @@ def _text(cell: Any) -> str:
         cell = cell.date()
     if isinstance(cell, date | time):
         return cell.isoformat()
+    if isinstance(cell, timedelta):
+        return f"{cell / timedelta(hours=1):.10g} h"
     if isinstance(cell, float):
         return "" if isnan(cell) else repr(cell)
     return str(cell)

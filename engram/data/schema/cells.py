@@ -17,6 +17,7 @@ NOTHING: Final = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL"
 # A number as programs write it; digits that are a code, since a number begins with no zero.
 NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 CODE: Final = re.compile(r"[+-]?0\d+", re.ASCII)
+BLANKS: Final = {0xA0: " ", 0x202F: " "}  # that do not break, as between thousands
 EXACT: Final = 2**53  # whole numbers below it are float64
 
 
@@ -40,6 +41,7 @@ def _is_one(column: Column, text: str, codes: Collection[float | None]) -> bool:
 
 def number(column: Column, text: str) -> float | None:
     """Returns a text as a number, by the column's unit and marks; None if it is none."""
+    text = text.translate(BLANKS)
     if column.unit:
         text = text.removesuffix(column.unit).removeprefix(column.unit).strip()
     if column.thousands:

@@ -220,8 +220,8 @@ class Schema:
         return tuple(number for _, number in self._inputs())
 
     def levels(self, column: Column) -> tuple[str, ...]:
-        """Returns the values of a category that are inputs of their own."""
-        return column.values[1 if self.reference else 0 :]
+        """Returns the values of a category that are inputs of their own; of a single one, none."""
+        return column.values[1 if self.reference or len(column.values) == 1 else 0 :]
 
     def _inputs(self) -> list[tuple[str, bool]]:
         found: list[tuple[str, bool]] = []

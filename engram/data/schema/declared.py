@@ -8,7 +8,8 @@ from typing import Final, NamedTuple, Self
 
 from engram.core.checks import clash
 from engram.data.schema.columns import INPUTS, Column, Role, Schema
-from engram.data.schema.written import key, read_schema
+from engram.data.schema.kinds import MOST_VALUES
+from engram.data.schema.written import key, line, read_schema
 from engram.scoring.tasks import CLASSIFICATION, SURVIVAL, TASKS
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError, few_names
@@ -16,8 +17,6 @@ from engram.settings.errors import DataError, few_names
 _INPUTS: Final = {*INPUTS, "text", ""}
 _TARGET: Final = str(DataSettings.defaults()["target-column"])
 _CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need not have
-MOST_VALUES: Final = 1000
-"""Values of a column of text, each of which is an input, or an output."""
 
 
 class Declared(NamedTuple):
@@ -29,6 +28,7 @@ class Declared(NamedTuple):
             columns in another order.
         strict: Whether a column of which nobody can be sure is refused.
         is_known: Whether it is said what the target is.
+        may_have_codes: Whether the target is numbers by the task alone.
         drop: Columns that are no inputs.
         text: The column of texts, if that is the input.
         survival: Whether the target is the time of an event, which columns of the roles ``event``,
@@ -40,6 +40,7 @@ class Declared(NamedTuple):
     alone: bool = False
     strict: bool = True
     is_known: bool = True
+    may_have_codes: bool = False
     drop: tuple[str, ...] = ()
     text: Column | None = None
     survival: bool = False
@@ -74,7 +75,8 @@ class Declared(NamedTuple):
             for c in self.schema.columns
         )
         known = replace(self.schema, columns=tuple(columns))
-        return self._replace(schema=known, is_known=True)
+        codes = self.may_have_codes or not self.schema.column(self.target).kind
+        return self._replace(schema=known, is_known=True, may_have_codes=codes)
 
 
 def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...] = ()) -> Declared:
@@ -118,8 +120,8 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
         raise DataError(clash("missing", s.missing, wanted, "schema"))
     task: str = getattr(s, "task", CLASSIFICATION.name)
     is_known = alone or bool(s.num_classes) or task != CLASSIFICATION.name
-    paired = task == SURVIVAL.name
-    found = Declared(schema, alone, s.strict, is_known, drop, text, survival, paired)
+    found = Declared(schema, alone, s.strict, is_known, drop=drop, text=text)
+    found = found._replace(survival=survival, paired=task == SURVIVAL.name)
     return found if TASKS[task].targets == "classes" else found.with_numbers()
 
 
@@ -195,8 +197,10 @@ def fault_of_values(column: Column, values: Sequence[str], *, alone: bool) -> st
             f"{name} is text, whose values other nodes may hold others of: declare them for the "
             f"run, as {declaring(name)}"
         )
-    many = len(values) > MOST_VALUES
-    return f"{name} must have at most {MOST_VALUES} values, got {len(values)}" if many else ""
+    if len(values) <= MOST_VALUES:
+        return ""
+    way = line(name, {"kind": "ignored"})
+    return f"{name} must have at most {MOST_VALUES} values, got {len(values)}: {way} leaves it out"
 
 
 def name_order(name: str) -> list[str | int]:

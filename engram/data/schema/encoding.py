@@ -99,7 +99,8 @@ def read_cells(schema: Schema, path: Path, frame: Any) -> Any:
             continue
         found[name] = cells
         if cells.dtype.kind == "f" and len(odd := frame.index[np.isinf(cells.to_numpy())]):
-            faults.append(Fault((), f"{path}: {name} is infinite in {row_name(odd[0])}", (name,)))
+            fault = f"{path}: {name} is infinite in {row_name(odd[0])}: leave it empty"
+            faults.append(Fault((), fault, (name,)))
     if faults:
         lacking = refusals(lambda: check_there(path, found, _LACKING))
         raise DataError(*(lacking if schema.missing == "refuse" else []), *faults)

@@ -1,4 +1,4 @@
-"""Kinds of columns: inferred where that is safe, and else asked about.
+"""Kinds of columns of inputs: inferred where that is safe, and else asked about.
 
 A rule looks at the cells of a column, and returns a question where it cannot be sure of them.
 Shares are of all rows of the federation. A column whose kind is written down is not asked about.
@@ -14,13 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from engram.data.schema.cells import CODE, number
+from engram.data.schema.cells import BLANKS, CODE, number
 from engram.data.schema.columns import Column, ColumnKind
 from engram.data.schema.typed import Cells
 from engram.data.schema.written import Question, line
 
 FEW: Final = 10
 """Different cells up to which text is taken for a category, however few rows there are."""
+
+MOST_VALUES: Final = 1000
+"""Values of a column of text, each of which is an input, or an output."""
 
 MANY: Final = 50
 """Different cells above which text is not taken for a category."""
@@ -31,9 +34,14 @@ CLASSES: Final = 20
 CODES: Final = (-9, -99, -999, -9999, 999, 9999)
 """Numbers that often stand for a missing one."""
 
+ROWS: Final = 20
+"""Rows of which fewer may tell a target by chance."""
+
+PARTS: Final = {"train": 0, "test": 1, "validation": 2, "val": 2, "valid": 2}
+"""Parts of rows by names, as ``engram.data.image_axes.PART`` numbers them."""
+
 _FAR: Final = 3  # times the distance of the quantiles, beyond which a number may be a code
 _DIGITS: Final = 5  # of a number with more, all as long as each other, it may be an identifier
-_ROWS: Final = 20  # fewer may tell a target by chance
 _WORDS: Final = 4  # on average, of a sentence
 _EXACT: Final = 1e-6  # a difference by rounding
 _UNIQUE: Final = 0.9  # of the rows differ: an identifier
@@ -49,9 +57,10 @@ DATE: Final = re.compile(rf"({_WHOLE}|{_MONTH}|{_PART}|{_TIME})")
 _DAYS: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y%m%d", "%d.%m.%y")
 _FORMATS: Final = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S")]
 
-_MARKS: Final[Sequence[Any]] = (".", ",", ".,", ",.", ".'", ". ")  # of decimals, of thousands
+_MARKS: Final[Sequence[Any]] = (".", ",", ".,", ",.", ".'", ". ", ", ")  # of decimals, of thousands
 _LETTERS: Final = re.compile(r"(?!(EUR|USD|GBP|CHF)$)[^\W\d_]")  # before a number: of a code
-_AFFIX: Final = re.compile(r"(?P<before>[^\d+.,-]*)(?P<number>[+-]?[\d.,' ]*\d[.,]?)(?P<after>.*)")
+_NUMBER: Final = r"[+-]?[\d.,' ]*\d[.,]?([eE][+-]?\d+)?"
+_AFFIX: Final = re.compile(rf"(?P<before>[^\d+.,-]*)(?P<number>{_NUMBER})(?P<after>.*)")
 
 
 def kind_of(cells: Cells) -> ColumnKind:
@@ -68,8 +77,10 @@ def is_measured(given: Any) -> bool:
     if given.dtype.kind != "f":
         return False
     numbers = given.to_numpy(np.float64, na_value=np.nan)
-    whole = np.trunc(numbers) == numbers
-    if not (~whole & ~np.isnan(numbers)).any() or np.isin(numbers[whole], CODES).any():
+    whole, least = np.trunc(numbers) == numbers, np.fmin.reduce(numbers)
+    if not (~whole & ~np.isnan(numbers)).any() or least == np.fmax.reduce(numbers):
+        return False
+    if whole.any() and np.isin(numbers[whole], CODES).any():
         return False
     return not are_days(numbers[~np.isnan(numbers)])
 
@@ -86,9 +97,6 @@ def are_days(numbers: npt.NDArray[np.float64]) -> bool:
     return are(numbers[:FEW]) and are(numbers)
 
 
-# --- Rules of inputs ------------------------------------------------------------------------------
-
-
 def dates(cells: Cells) -> Question | None:
     """All cells are dates, times or both, or numbers such as 20240301."""
     written = cells.all(DATE.fullmatch) or (len(cells.texts) > 2 and cells.all(_is_day))
@@ -99,7 +107,7 @@ def dates(cells: Cells) -> Question | None:
     date = {"kind": "date", "since": "2000-01-01"}
     found = _formats([*map(str, cells.texts)])
     ways = [date if how == "ISO8601" else date | {"format": how} for how in found]
-    return _asks(cells, "looks like dates", {"kind": "ignored"}, *ways)
+    return ask(cells, "looks like dates", {"kind": "ignored"}, *ways)
 
 
 def _formats(texts: Sequence[str]) -> list[str]:
@@ -126,7 +134,7 @@ def days(cells: Cells) -> Question | None:
     if cells.numbers is None or len(cells.texts) <= FEW or not are_days(cells.numbers):
         return None
     looks = "may be days and months, such as 24.12"
-    return _asks(cells, looks, {"kind": "ignored"}, {"kind": "number"})
+    return ask(cells, looks, {"kind": "ignored"}, {"kind": "number"})
 
 
 def identifiers(cells: Cells) -> Question | None:
@@ -134,7 +142,7 @@ def identifiers(cells: Cells) -> Question | None:
     many = len(cells.texts)
     if many <= FEW or (cells.numbers is not None and not cells.whole):
         return None
-    looks, other = "", "category"
+    looks, other = "", "category" if many <= MOST_VALUES else "text"
     if cells.numbers is not None:
         low, high, other = cells.numbers.min(), cells.numbers.max(), "whole"
         if many == cells.size and high - low == many - 1:
@@ -144,13 +152,21 @@ def identifiers(cells: Cells) -> Question | None:
     elif many >= _UNIQUE * cells.size and not _sentences(cells) and parsed(cells) is None:
         looks = f"is text that differs in {many} of {cells.size} rows"
     choices = {"kind": "identifier"}, {"kind": other}
-    return _asks(cells, f"{looks}, as identifiers are", *choices) if looks else None
+    return ask(cells, f"{looks}, as identifiers are", *choices) if looks else None
+
+
+def parts(cells: Cells) -> Question | None:
+    """All cells are names of parts of the rows, such as train and test."""
+    if len(cells.texts) < 2 or not cells.all(lambda text: text.lower() in PARTS):
+        return None
+    choices = {"kind": "ignored"}, {"role": "part"}, {"kind": "category"}
+    return ask(cells, "is names of parts of the rows", *choices)
 
 
 def decorated(cells: Cells) -> Question | None:
     """Numbers with a decimal comma, marks between thousands, a currency, a percent sign, a unit."""
     ways = parsed(cells)
-    return None if ways is None else _asks(cells, f"is numbers with {_named(ways)}", *ways)
+    return None if ways is None else ask(cells, f"is numbers with {_named(ways)}", *ways)
 
 
 def _named(ways: Sequence[Mapping[str, str]]) -> str:
@@ -163,7 +179,7 @@ def parsed(cells: Cells) -> list[dict[str, str]] | None:
     """Ways in which all cells are numbers; None if there is none, or nothing to do."""
     if cells.numbers is not None or not len(cells.texts):
         return None
-    parts = [_AFFIX.fullmatch(text) for text in cells.texts]
+    parts = [_AFFIX.fullmatch(text.translate(BLANKS)) for text in cells.texts]
     around = {(part["before"].strip(), part["after"].strip()) for part in parts if part}
     if not all(parts) or len(around) > 1 or all(pair := around.pop()):
         return None
@@ -193,8 +209,8 @@ def mixed(cells: Cells) -> Question | None:
         return None
     odd = cells.texts[~numeric]
     looks = f"has {cells.named(~numeric)} among numbers"
-    asks = _asks(cells, looks, {"missing": (*odd[:20],)}, {"kind": "category"})
-    return asks._replace(cells=())
+    question = ask(cells, looks, {"missing": (*odd[:20],)}, {"kind": "category"})
+    return question._replace(cells=())
 
 
 def codes(cells: Cells) -> Question | None:
@@ -207,7 +223,7 @@ def codes(cells: Cells) -> Question | None:
     written = cells.texts[found] if cells.texts.dtype.kind == "O" else cells.numbers[found]
     listed = (*(code if isinstance(code, str) else f"{code:g}" for code in written),)
     looks = f"has {cells.named(found)}, far from its other numbers"
-    return _asks(cells, looks, {"missing": listed}, {"kind": kind_of(cells)})._replace(cells=())
+    return ask(cells, looks, {"missing": listed}, {"kind": kind_of(cells)})._replace(cells=())
 
 
 def _is_code(cells: Cells, code: int) -> bool:
@@ -234,9 +250,10 @@ def texts(cells: Cells) -> Question | None:
     if cells.numbers is not None or not (many > MANY or (many > FEW and many > cells.size / 2)):
         return None
     if _sentences(cells):
-        return _asks(cells, "is sentences", {"kind": "ignored"}, {"kind": "text"})
-    choices = ({"kind": "category"}, {"kind": "ignored"}, {"kind": "text"})
-    return _asks(cells, f"is text of {many} values in {cells.size} rows", *choices)
+        return ask(cells, "is sentences", {"kind": "ignored"}, {"kind": "text"})
+    category = [{"kind": "category"}] if many <= MOST_VALUES else []
+    choices = (*category, {"kind": "ignored"}, {"kind": "text"})
+    return ask(cells, f"is text of {many} values in {cells.size} rows", *choices)
 
 
 def _sentences(cells: Cells) -> bool:
@@ -257,7 +274,7 @@ def blanks(cells: Cells) -> Question | None:
     shown = [*cells.blanks, *(each for text in alike for each in (text, meant[text]))]
     choices: list[Mapping[str, Any]] = [{"values": meant}]
     choices += [{"kind": "category"}] if alike else []
-    return _asks(cells, looks, *choices)._replace(cells=(*shown[:3],))
+    return ask(cells, looks, *choices)._replace(cells=(*shown[:3],))
 
 
 def _folded(text: str) -> str:
@@ -270,62 +287,38 @@ def copies(cells: Cells, target: Cells) -> Question | None:
     if not (are_codes and _one_to_one(cells, target)):
         return None
     looks = f"tells {target.column.name} by itself: each value beside one of its"
-    return _asks(cells, looks, {"kind": "ignored"}, {"kind": kind_of(cells)})
+    return ask(cells, looks, {"kind": "ignored"}, {"kind": kind_of(cells)})
 
 
 def _one_to_one(one: Cells, other: Cells) -> bool:
     count = len(one.texts)
-    if count != len(other.texts) or count < 2 or one.size < _ROWS:
+    if count != len(other.texts) or count < 2 or one.size < ROWS:
         return False
     there = (one.rows >= 0) & (other.rows >= 0)
     pairs = {*zip(one.rows[there].tolist(), other.rows[there].tolist(), strict=True)}
     return len(pairs) == count
 
 
+def constant(cells: Cells, *, marked: bool) -> Question | None:
+    """All rows have one value, or none has any.
+
+    Beside one value, missing ones tell something where they may be ``marked``.
+    """
+    if len(cells.texts) > 1 or (marked and 0 < cells.size < len(cells.rows)):
+        return None
+    held = f" but {cells.shown()[0]!r}" if cells.size else ""
+    return ask(cells, f"has no value{held}", {"kind": "ignored"}, {"kind": kind_of(cells)})
+
+
 Rule = Callable[[Cells], Question | None]
-RULES: Final[Sequence[Rule]] = (dates, days, decorated, mixed, identifiers, codes, texts, blanks)
+RULES: Final[Sequence[Rule]] = (
+    *(dates, days, parts, decorated, mixed, identifiers, codes, texts, blanks),
+)
 """Rules of inputs, of which the first that has a question asks it."""
 
 
-# --- Rules of targets -----------------------------------------------------------------------------
-
-
-def classes(cells: Cells) -> Question | None:
-    """A target of more than 20 different whole numbers, or with gaps among more than two."""
-    if cells.numbers is None or not cells.whole:
-        return None
-    many, gaps = len(cells.texts), np.ptp(cells.numbers) >= len(cells.texts)
-    if many <= 2 or (many <= CLASSES and not gaps):
-        return None
-    looks = f"is {many} different whole numbers{' with gaps' if gaps else ''}, to predict"
-    looks += " as classes or, by task=regression, as numbers"
-    asks = _asks(cells, looks, {"kind": "number"}, {"kind": "category"})
-    return asks._replace(rule=classes.__name__)
-
-
-def shifted(cells: Cells, clients: npt.NDArray[Any] | None) -> Question | None:
-    """Three consecutive whole numbers: some clients have the lower two, the others the upper.
-
-    These may code the same two values, as 0 and 1 at some hospitals and 1 and 2 at others.
-    """
-    if clients is None or cells.numbers is None or len(cells.texts) != 3:
-        return None
-    low, middle, high = np.sort(cells.numbers)
-    held: dict[str, set[float]] = {}
-    for client, row in {*zip(clients.tolist(), cells.rows.tolist(), strict=True)}:
-        held.setdefault(str(client), set()).add(float(cells.numbers[row]))
-    lower = [client for client, own in held.items() if own == {low, middle}]
-    upper = [client for client, own in held.items() if own == {middle, high}]
-    if not (lower and upper and len(lower) + len(upper) == len(held) and high - low == 2):
-        return None
-    first, then = (", ".join(sorted(some)[:3]) for some in (lower, upper))
-    looks = f"is {low:g} or {middle:g} at {first}, and {middle:g} or {high:g} at {then}"
-    looks += " (recode it if these mean the same)"
-    asks = _asks(cells, looks, {"kind": "category"})
-    return asks._replace(cells=(), rule=shifted.__name__)
-
-
-def _asks(cells: Cells, looks: str, *choices: Mapping[str, Any]) -> Question:
+def ask(cells: Cells, looks: str, *choices: Mapping[str, Any]) -> Question:
+    """Returns the question about a column that has these entries of a schema as answers."""
     lines = tuple(line(cells.column.name, choice) for choice in choices)
     return Question(cells.column.name, cells.shown(), looks, lines)
 

@@ -45,10 +45,11 @@ def described(data: str, overrides: Mapping[str, Any]) -> str:
     target = known.target if known.target in frame else ""
     if known.text:  # the only input
         frame = frame[[n for n in frame if n in (known.text.name, target, known.client)]]
-    found = fit(frame, known.schema, target=target, others=[known.client])
+    found = fit(frame, known.schema, target=target, others=[known.client], of_all=True)
     columns = found.schema.columns
     marks = {column.decimal for column in columns if column.kind == "number"}
     if marks == {","}:  # of all of the file
         file = replace(file, decimal=",")
         columns = tuple(replace(column, decimal="") for column in columns)
-    return to_toml(replace(found.schema, columns=columns, file=file), found.questions)
+    schema = replace(found.schema, columns=columns, file=file)
+    return to_toml(schema, [*found.constants, *found.questions])

@@ -171,7 +171,10 @@ def _figures(numbers: npt.NDArray[np.float64], least: int) -> dict[str, Any]:
         return {}
     low, middle, high = np.quantile(numbers, [0.1, 0.5, 0.9]).tolist()
     figures = {"low": low, "median": middle, "high": high}
-    figures |= {"mean": float(numbers.mean()), "deviation": float(numbers.std(ddof=1))}
+    figures |= {
+        "mean": float(numbers.mean()),
+        "deviation": float(numbers.std(ddof=1) * (np.ptp(numbers) > 0)),
+    }
     spread = high - low or figures["deviation"]
     if not all(map(isfinite, (spread, *figures.values()))):
         return {}

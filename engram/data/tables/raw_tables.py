@@ -32,14 +32,14 @@ from engram.data.schema.columns import INPUTS, Column, Schema
 from engram.data.schema.declared import Declared, check_client, fault_of_values, name_order
 from engram.data.schema.encoding import read_cells
 from engram.data.schema.fitting import fit
-from engram.data.schema.kinds import classes
+from engram.data.schema.kinds import PARTS
+from engram.data.schema.targets import classes
 from engram.data.schema.typed import typed
 from engram.data.tables.survival_columns import BESIDE, survival_columns
 from engram.data.texts import read_texts
 from engram.settings.errors import DataError, few_names
 
 _Array = npt.NDArray[Any]
-_PARTS: Final = {"train": 0, "test": 1, "validation": 2, "val": 2, "valid": 2}
 _DECLARE: Final = "set missing=median or missing=indicator"
 _CLASSES: Final = ": text is a target of task=classification or, of two values, family=logistic"
 
@@ -81,7 +81,9 @@ def of_frame(
         if task is not None:
             advice = f"leave out the column {client}, or set another task-column"
             raise DataError(f"{path} must name the clients of rows once: {advice}")
-        task = labels_of(path, fit(frame[[client]], Schema()).schema.columns[0], frame[client])
+        written = replace(declared.schema, columns=(declared.schema.column(client),))
+        one = fit(frame[[client]], written, others=[client])
+        task = labels_of(path, one.schema.column(client), frame[client], one.notes)
     table = frame[[name for name in (*names, target) if name in frame]]
     _check_types(path, table)
     if beside := y is not None and y.ndim == 1 and declared.target not in frame:
@@ -91,8 +93,13 @@ def of_frame(
         declared.schema,
         target=target or declared.target * beside,
         is_written=declared.is_known,
+        may_have_codes=declared.may_have_codes,
+        of_all=not (declared.alone or declared.inputs),
         clients=task if table.index.nlevels == 1 else table.index.get_level_values(0).to_numpy(),
     )
+    if constant := few_names(question.column for question in fitted.constants):
+        unless = "unless the schema has their kind, or input-columns their names"
+        say_once(f"{path}: columns of one value are left out ({constant}) {unless}")
     # Whether numbers are classes is for the run's task to say, and for no proposal.
     asked = [q for q in fitted.questions if declared.strict or q.rule == classes.__name__]
     for note in (*fitted.notes, *map(str, () if declared.strict else fitted.questions)):
@@ -102,8 +109,8 @@ def of_frame(
         raise DataError(faults[0]._replace(text=f"{path}: {faults[0].text}"), *faults[1:])
     column = fitted.schema.column(target)
     found: dict[str, Any] = {"y": labels_of(path, column, frame[target]) if y is None else y}
-    written = declared.schema.column(target).values
-    known = y is None and (frame[target].dtype == "category" or written)
+    values = declared.schema.column(target).values
+    known = y is None and (frame[target].dtype == "category" or values)
     if known and column.kind == "category":
         found[CLASSES] = np.array(column.values)
     if (part := parts_of(path, declared.schema, frame)) is not None:
@@ -114,6 +121,8 @@ def of_frame(
         found |= {"y": survival.targets(path, found["y"])} if paired else {BESIDE: survival}
     schema = _of_inputs(path, names, fitted.schema, declared)
     if declared.text:
+        if others := [n for n in frame if n not in (*declared.schema.names, target)]:
+            say_once(f"{path}: {declared.text.name} is the only input, without {few_names(others)}")
         return {**found, "x": read_texts(path, frame, declared)}
     cells = read_cells(schema, path, frame)
     if schema.missing == "refuse":
@@ -168,6 +177,8 @@ def _of_inputs(path: Path, names: Sequence[str], fitted: Schema, declared: Decla
             wanted = f"one of {few_names(column.values)}" if column.is_category else "a number"
             faults.append(must(f"columns.{name}.default", written.default, wanted))
         found.append(column)
+    if not found and not declared.text:
+        faults.append("some column must have several values, to learn from")
     if faults:
         raise DataError(*(Fault((), f"{path}: {fault}") for fault in faults))
     return replace(declared.schema, columns=tuple(found), closed=False)
@@ -181,8 +192,10 @@ def _default(column: Column) -> float | str | None:
     return number(column, text)
 
 
-def labels_of(path: Path, column: Column, given: Any) -> _Array:
+def labels_of(path: Path, column: Column, given: Any, notes: Sequence[str] = ()) -> _Array:
     """Returns a column of clients, or of classes: whole numbers, truth values, numbers or text.
+
+    ``notes`` say which of its cells count as missing.
 
     Raises:
         DataError: Some are missing, or none of the column's values.
@@ -192,7 +205,7 @@ def labels_of(path: Path, column: Column, given: Any) -> _Array:
     except DataError as error:
         numbers = column.role == "target" and column.kind == "number"
         raise DataError(f"{path}: {error}{_CLASSES if numbers else ''}") from error
-    check_there(path, {column.name: cells})
+    check_there(path, {column.name: cells}, "; ".join(["a row needs one", *notes]))
     kind: Any = {"whole": np.int64, "truth": bool}.get(column.kind, np.float64)
     return np.asarray(cells.to_numpy(dtype=kind if cells.dtype.kind == "f" else str))
 
@@ -287,7 +300,7 @@ def parts_of(path: Path, schema: Schema, frame: Any) -> npt.NDArray[np.int64] | 
     check_columns(path, [name], frame.columns)
     column = schema.column(name)
     rows, different = frame[name].factorize()
-    parts = [_PARTS.get(text or "") for text in meant(column, texts_of(different))]
+    parts = [PARTS.get((text or "").lower()) for text in meant(column, texts_of(different))]
     wrong = [k for k, part in enumerate(parts) if part is None] + [-1]
     if np.isin(rows, wrong).any():
         got = named_cells(frame[name], rows, wrong)

@@ -35,7 +35,7 @@ _SAME: Final = 1e-6  # relative changes of variances that are none
 
 
 class Scatter(NamedTuple):
-    """What a server sends to all sites; arrays of shape (d,).
+    """The shared model, as a server sends it to all sites; arrays of shape (d,).
 
     Attributes:
         center: The shared coefficients.

@@ -62,6 +62,7 @@ NO_TABLES = [
     ("a,b\n1,2\n3\n", {}, "line 3 has 1 cells, and its first one 2$"),
     ("a;b\n\n1;2\n3\n", {}, "line 4 has 1 cells, and its first one 2$"),
     ("a,a\n1,2\n", {}, "several columns a"),
+    ("\x1f\x8b\x08", {}, "is packed, or a workbook: unpack it, or name it .xlsx$"),
     (ODD, {"encoding": "no-such"}, "file.encoding, which is no-such: unknown encoding"),
     (ODD, {"encoding": "cp1252"}, "file.encoding, which is cp1252: .* decode byte 0x81"),
     (ODD, {"encoding": "utf-16"}, "file.encoding, which is utf-16: .* does not start with BOM"),
@@ -132,6 +133,8 @@ ASKED = [
     ("Export,,\na,b,c\n1,2,3\n", "file.skip = 1", {"a": ["1"], "b": ["2"], "c": ["3"]}),
     ("Lab, 3\n\na\tb\n1\t2\n3\t4\n", "file.skip = 2", {"a": ["1", "3"], "b": ["2", "4"]}),
     ("Lab\nWard\na,b\n1,2\n3,4\n", "file.skip = 2", {"a": ["1", "3"], "b": ["2", "4"]}),
+    ("a\0,\0b\0\n\0001\0,\0002\0\n\0", 'file.encoding = "utf-16-le"', {"a": ["1"], "b": ["2"]}),
+    ("a,b\nr1,1,2\n", 'file.names = ["", "a", "b"]', {"": ["r1"], "a": ["1"], "b": ["2"]}),
     ("1.5,2\n3,4\n", 'file.names = ["x0", "x1"]', {"x0": ["1.5", "3"], "x1": ["2", "4"]}),
 ]
 
@@ -141,7 +144,8 @@ def test_the_line_of_a_refusal_is_an_answer(tmp_path):
         (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
         with entry(text), pytest.raises(DataError, match=re.escape(line.rstrip("]"))):
             read(path)
-        assert read_csv(path, read_schema(line).file).to_pandas().to_dict("list") == wanted
+        more = "\nfile.skip = 1" * text.startswith("a,b\nr1")
+        assert read_csv(path, read_schema(line + more).file).to_pandas().to_dict("list") == wanted
 
 
 def test_columns_of_numbers_are_read_as_such(tmp_path):

@@ -73,8 +73,10 @@ def test_cells_are_those_of_a_file_of_text(book, tmp_path):
 def test_times_truth_values_and_large_numbers_are_written_in_full(tmp_path):
     moment = datetime.datetime(2024, 3, 1, 10, 30, 5)
     cells = [moment, datetime.time(7, 45), True, 12345678901234, 0.1, "007", "NA", None]
-    path = write(tmp_path / "t.xlsx", a=[[*"abcdefgh"], cells, cells])
+    cells += [datetime.timedelta(hours=26, minutes=15)]
+    path = write(tmp_path / "t.xlsx", a=[[*"abcdefghi"], cells, cells])
     wanted = ["2024-03-01T10:30:05", "07:45:00", "True", "12345678901234", "0.1", "007", "NA", ""]
+    wanted += ["26.25 h"]
     assert read_rows(path, File()).iloc[0].tolist() == wanted
 
 

@@ -182,9 +182,10 @@ def test_new_images_are_read_as_those_of_the_run(tmp_path):
 
 
 def test_folders_of_train_and_test_are_parts_and_no_clients(tmp_path):
-    for test in ("test", "val", "valid", "validation"):
+    for test in ("test", "val", "valid", "validation", "Testing"):
         folder = tmp_path / f"for {test}"
-        write(folder, map(Image.fromarray, COLOR[:8]), clients=("train", "train"))
+        train = "Training" if test == "Testing" else "train"
+        write(folder, map(Image.fromarray, COLOR[:8]), clients=(train, train))
         write(folder, map(Image.fromarray, COLOR[8:]), clients=(test, test))
         data = read(folder, partition="iid")
         with entry(test):

@@ -143,6 +143,16 @@ ELSE = [
 ]
 
 
+def test_targets_of_other_types_and_unequal_rows_are_refused():
+    for target in ({"boxes": X[0]}, None):
+        words = "^data: targets must be numbers or text, got"
+        with entry(target), pytest.raises(DataError, match=words):
+            arrays_of(Rows(lambda row, target=target: (X[row], target)))
+    rows = arrays_of(Rows(lambda row: (X[row][: 2 + row % 2], Y[row])))["x"]
+    with pytest.raises(DataError, match=r"^rows must be of one shape and type each$"):
+        rows.take(np.arange(4))
+
+
 def test_other_items_are_refused():
     way = r"items must be pairs \(x, y\), such as .* for several inputs, or named fields"
     for item, got in ELSE:

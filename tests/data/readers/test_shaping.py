@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 import engram
 from engram.data.federated import model_for
+from engram.data.image_axes import say_once
 from engram.data.load_federation import federated_data, own_data
 from engram.data.readers.in_memory import arrays_of, hold
 from engram.networks.registry import model
@@ -72,10 +73,14 @@ SEEN = [
 ]
 
 
-def test_rows_have_their_own_shape_but_for_images():
+def test_rows_have_their_own_shape_but_for_images(caplog):
     for network, dtype, shape, images, seen in SEEN:
         with entry(network, dtype, shape, images, seen):
+            caplog.clear()
+            say_once.cache_clear()
             assert alone(numbers(*shape, dtype=dtype), model=network, images=images) == seen
+            is_said = "x is uint8, grey levels of 255" in caplog.text
+            assert is_said == (dtype == "uint8" and len(shape) == 1)
 
 
 AMBIGUOUS = [

@@ -143,8 +143,11 @@ def test_medians_of_a_clients_training_rows_or_marks_stand_for_missing_values(
         np.testing.assert_array_equal(x, expected.astype(np.float32))
 
 
-def test_proposals_are_taken_where_that_is_asked(tmp_path):
+def test_proposals_are_taken_where_that_is_asked_and_columns_of_one_value_left_out(tmp_path):
     for kind in ("csv", "parquet", "frames"):
         with entry(kind):
             data, _ = loaded(kind, [f"P{k:05}" for k in range(N)], tmp_path, strict=False)
             assert data.schema.inputs == ("z",)
+    for kind in FORMATS:  # other nodes' rows may have another value
+        data, _ = loaded(kind, [7.5] * N, tmp_path)
+        assert data.schema.inputs == (("v", "z") if kind == "node" else ("z",))

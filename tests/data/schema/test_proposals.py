@@ -77,12 +77,13 @@ def test_rows_are_called_by_the_lines_of_an_editor(tmp_path, note):
 
 def test_a_file_of_text_goes_by_its_name_or_kind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    frame = pd.DataFrame({"dose": np.arange(40) / 4, "sex": ["f", "m"] * 20})
+    frame = pd.DataFrame({"dose": np.arange(40) / 4, "sex": ["f", "m"] * 20, "lab": "A"})
     for name in ("t.csv", "csv:t.csv", "T.CSV", "t.tsv", "csv:t.data"):
         frame.to_csv(name.removeprefix("csv:"), sep="\t", index=False)
         with entry(name):
-            columns = read_schema(described(name, {})).columns
-            assert [column.kind for column in columns] == ["number", "category"]
+            columns = read_schema(text := described(name, {})).columns
+            assert [column.kind for column in columns] == ["number", "category", "ignored"]
+            assert "# It has no value but 'A' (\"A\"). Or: columns.lab = {kind = " in text
 
 
 @pytest.mark.parametrize("code", ["-99", "-99.0", "999"])

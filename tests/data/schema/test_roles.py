@@ -8,6 +8,7 @@ from datasets import Dataset
 from PIL import Image
 
 from engram.data.load_federation import federated_data
+from engram.data.loading import count_clients
 from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.schema.columns import Column, File, Schema
 from engram.data.source import Source
@@ -46,8 +47,8 @@ def rows_in(split, client):
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
 def test_a_column_tells_rows_for_training_validation_and_testing(kind, tmp_path):
-    e = Experiment(**GIVEN, dataset=source(kind, tmp_path), schema=SCHEMA)
-    data = federated_data(e)
+    given = source(kind, tmp_path, TABLE.assign(part=TABLE.part.str.title()))
+    data = federated_data(Experiment(**GIVEN, dataset=given, schema=SCHEMA))
     assert data.schema.names == ("a", "b")
     assert data.names == {0: "east", 1: "west"}
     for client, ward in data.names.items():
@@ -96,6 +97,22 @@ def test_images_of_parquet_have_parts_as_well(tmp_path):
             found = split.take(torch.as_tensor(split.rows[client]).sort().values)[0]
             right = pixels[(TABLE.ward == ward) & (part == PARTS)][:, None] / 255
             np.testing.assert_allclose(found.numpy(), right, rtol=1e-6)
+
+
+def test_clients_are_those_that_cells_mean_and_no_others(tmp_path):
+    wards = np.array(["007", "07", "07 ", "A", "a"])[np.arange(N) // 12]
+    names = dict(enumerate(sorted({*map(str.strip, wards)})))
+    data = source("csv", tmp_path, TABLE.assign(ward=wards))
+    assert count_clients(data, "ward", tmp_path) == len(names)
+    four = {**GIVEN, "num_clients": 4, "dataset": data}
+    assert federated_data(Experiment(**four, schema=SCHEMA)).names == names
+    line = 'columns.ward = {role = "client", values = {A = "a", a = "a", "007" = "a", "07" = "b"}}'
+    meant = SCHEMA.replace('columns.ward = {role = "client"}', line)
+    e = Experiment(**four | {"num_clients": 2}, schema=meant)
+    assert federated_data(e).names == {0: "a", 1: "b"}
+    source("csv", tmp_path, TABLE.assign(ward=np.where(wards == "a", "NA", wards)))
+    with pytest.raises(DataError, match=r"ward is missing in row 50: .* 12 cells say 'NA'"):
+        federated_data(e)
 
 
 HELD_OUT = TABLE.assign(part=TABLE.part.replace("test", "hold-out"))

@@ -5,12 +5,16 @@ import datetime
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import spearmanr
+from sklearn.tree import DecisionTreeClassifier
 
 from engram.data.schema.columns import Column, File, Schema
+from engram.data.schema.declared import declare
 from engram.data.schema.fitting import fit
 from engram.data.schema.typed import typed
 from engram.data.schema.written import read_schema
 from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from tests.samples import entry
 
 rng = np.random.default_rng(0)
@@ -38,6 +42,8 @@ ASKED = {
     "both": ([f"{day}T10:00:00Z" for day in DAYS], "ignored"),
     "sentences": ([f"came with pain no {k} on the left" for k in range(N)], "ignored"),
     "one number in most rows is text": (["?"] * 150 + [str(z) for z in Z[:50]], "?"),
+    "parts of rows": (["Train", "test", "val", "train"] * 50, "ignored"),
+    "1001 texts": ([f"v{k % 1001}" for k in range(3003)], "ignored"),
     "few numbers, most of the different cells": (["?"] * 50 + [*map(str, range(10))], "?"),
     "lab values": (["<5" if z < 0 else f"{z:.3f}" for z in Z], "<5"),
 }
@@ -46,6 +52,12 @@ NUMBERS = {
     "currency": ([f"${500 + 90 * z:.2f}" for z in Z], 500 + 90 * Z, 'unit = "$"'),
     "decimal comma": ([f"{z:.2f}".replace(".", ",") for z in Z], Z, 'decimal = ","'),
     "thousands": ([f"{5000 + 900 * z:,.2f}" for z in Z], 5000 + 900 * Z, 'thousands = ","'),
+    "exponents": ([f"{z:.5E}".replace(".", ",") for z in Z], Z, 'decimal = ","'),
+    "French": (
+        [f"{5e3 + 900 * z:,.2f}".translate(str.maketrans(",.", "\u202f,")) for z in Z],
+        5e3 + 900 * Z,
+        'decimal = ",", thousands = " "',
+    ),
     "unit": ([f"{50 + 9 * z:.2f} kg" for z in Z], 50 + 9 * Z, 'unit = "kg"'),
     "German thousands": (
         [f"{5e3 + 900 * z:,.2f}".translate(str.maketrans(",.", ".,")) + " €" for z in Z],
@@ -88,13 +100,15 @@ def test_a_column_that_may_be_several_things_is_asked_about():
 
 
 def test_units_and_marks_around_numbers_are_named():
-    for name, (cells, _, line) in NUMBERS.items():
+    for name, (cells, numbers, line) in NUMBERS.items():
         with entry(name):
             (question,) = fitted(cells).questions
             assert f"columns.v = {{{line}}}" in question.choices
             found = fitted(cells, f"columns.v = {{{line}}}")
             assert not found.questions
             assert found.schema.by_name["v"].kind == "number"
+            read = typed(found.schema.by_name["v"], pd.Series(cells))
+            np.testing.assert_allclose(read, numbers, atol=0.006)
 
 
 def test_a_column_that_is_one_thing_is_not_asked_about():
@@ -128,6 +142,12 @@ def test_two_cells_far_from_all_others_may_be_codes():
             (question,) = fitted(cells).questions
             assert question.choices[0] == f'columns.v = {{missing = ["{code}"]}}'
             assert not fitted(rng.integers(code - 5, code + 5, N).astype(str)).questions
+            known = 'columns.v = {kind = "number"}'  # by the task, or written
+            for line in ("", known):
+                e = Experiment(method="fedavg", task="regression", target_column="v", schema=line)
+                of_task = declare(e).may_have_codes
+                asked = fitted(cells, known, target="v", may_have_codes=of_task).questions
+                assert [each.choices[0] for each in asked] == [question.choices[0]] * (not line)
 
 
 def test_values_that_differ_in_blanks_are_asked_about_and_others_stripped():
@@ -176,13 +196,17 @@ TARGETS = [
     ([0, 1, 3, 5] * 50, True),
     (Z, False),
     (["a", "b", "c", "d"] * 50, False),
+    (["yes", "Yes", "no"] * 50, True),
+    (map(str, DAYS), True),
+    ([f"v{k % 50}" for k in range(N)], False),
+    ([f"v{k % 51}" for k in range(N)], True),
     (["0", "1", "1", "?"] * 50, "not even where it is known"),
 ]
 
 
 def test_a_target_of_many_or_of_odd_whole_numbers_is_asked_about():
-    for cells, asks in TARGETS:
-        with entry(cells, asks):
+    for given, asks in TARGETS:
+        with entry(cells := [*given], asks):
             assert bool(fitted(cells, target="v").questions) == bool(asks)
             known = fitted(cells, target="v", is_written=True).questions
             assert bool(known) == isinstance(asks, str)
@@ -229,12 +253,36 @@ def test_cells_for_nothing_are_counted_and_are_no_values():
     assert not declared.notes
 
 
-def test_columns_of_one_value_are_said():
-    for cells, held in ((["A"] * N, " but 'A'"), ([None] * N, ""), ([7] * N, " but '7'")):
-        with entry(held):
-            (note,) = fitted(cells).notes
-            assert note.startswith(f"v has no value{held}, ")
-            assert not fitted(cells, 'columns.v = {kind = "ignored"}').notes
+def test_columns_of_one_value_are_left_out_where_rows_are_of_all_sites():
+    gaps = ["A", None] * (N // 2)
+    cases = [(["A"] * N, "refuse"), ([7] * N, "median"), ([0.5] * N, "refuse")]
+    cases += [([None] * N, "indicator"), (gaps, "refuse"), (gaps, "median"), (gaps, "indicator")]
+    for cells, missing in cases:
+        tells = len({*cells}) > 1 and missing != "median"  # which are missing
+        with entry(cells[:2], missing):
+            known, frame = Schema(missing=missing), pd.DataFrame({"v": cells})
+            found = fit(frame, known, of_all=True)
+            assert (not found.constants) == (found.schema.columns[0].kind != "ignored") == tells
+            assert not fit(frame, known).constants
+            for kind in ("number", "category"):
+                named = Schema((Column("v", kind, ("A",) * (kind == "category")),))
+                assert not fit(frame, named, of_all=True).constants
+
+
+def test_numbers_that_alone_tell_the_target_are_said():
+    ill, near = np.where(Z > 0.4, "ill", "well"), Z + rng.normal(size=N) / 9
+    three = np.digitize(Z, [-0.5, 0.5]).astype(str)
+    for x in (Z, -Z, np.exp(Z), np.rint(9 * Z), abs(Z), near):
+        for y in (ill, three, 2 * Z + 1):
+            if y.dtype.kind == "U":
+                leaves = len({*y})
+                tree = DecisionTreeClassifier(max_leaf_nodes=leaves).fit(x[:, None], y)
+                tells = tree.score(x[:, None], y) == 1
+            else:
+                tells = abs(spearmanr(x, y).statistic) > 1 - 1e-12
+            with entry(x[0], y[0]):
+                notes = fit(pd.DataFrame({"x": x, "y": y}), Schema(), target="y").notes
+                assert any(note.startswith("x alone tells y: ") for note in notes) == tells
 
 
 def test_missing_codes_are_of_one_column():

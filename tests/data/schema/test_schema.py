@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import engram
+from engram.data.image_axes import say_once
 from engram.data.schema.columns import File, Schema
 from engram.data.schema.declared import Declared
 from engram.data.schema.encoding import encode, filled, read_cells, usual
@@ -93,7 +94,7 @@ def test_all_that_is_wrong_is_told_at_once():
     assert [fault.text for fault in caught.value.faults] == [
         "rows.csv: age is missing in row 0: the model has learned from rows where none is missing",
         "rows.csv: column sex must hold f, m, got 'x' in row 3 and 2 more rows",
-        "rows.csv: dose is infinite in row 2",
+        "rows.csv: dose is infinite in row 2: leave it empty",
     ]
 
 
@@ -170,15 +171,16 @@ def test_methods_of_tables_take_the_columns_that_are_named(tmp_path):
     frame = wards().assign(age=1.0, task=np.arange(24) % 2, y=np.arange(24.0))
     frame.to_csv(tmp_path / "a.csv", index=False)
     e = small(method="molar", dataset=f"csv:{tmp_path}/a.csv", num_clients=2)
-    assert table_data(e).columns == ["age", "sex=m", "dose"]
+    assert table_data(e).columns == ["sex=m", "dose"]  # the ages are all one
     some = table_data(e.model_copy(update={"input_columns": "dose,age"}))
     assert some.columns == ["dose", "age"]
     own = frame[frame["task"] == 0]
     assert sorted(np.r_[some.train[0].x[:, 0], some.test[0].x[:, 0]]) == sorted(own["dose"])
 
 
-def test_regressions_encode_text_but_for_its_reference_and_predict_it(tmp_path, monkeypatch):
+def test_regressions_encode_text_and_predict_it(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
+    say_once("a line")
     rng = np.random.default_rng(5)
     frame = wards(120).assign(task=np.repeat(["north", "south"], 60))
     level = frame["sex"].map({"f": 0.0, "m": 2.0}).fillna(1.0)
@@ -186,6 +188,8 @@ def test_regressions_encode_text_but_for_its_reference_and_predict_it(tmp_path, 
     frame.to_csv("rows.csv", index=False)
     given = {"method": "molar", "dataset": "csv:rows.csv", "missing": "median", "num_clients": 2}
     run = engram.simulate(**given, out="run", progress=False)
+    say_once("a line")
+    assert caplog.messages.count("a line") == 2  # each run says its own
     data = table_data(Experiment(**given, test_fraction=0.4))
     for client, task in enumerate(("north", "south")):
         own = frame[frame["task"] == task].reset_index(drop=True)
