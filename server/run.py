@@ -33,7 +33,7 @@ from engram.strategies.reply_border import noised_by
 from engram.strategies.rounds import Step, rounds
 from engram.wire.messages import Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import TRAINING
+from engram.wire.wire import RELEASE, TRAINING
 
 _log = getLogger("flwr.engram")
 
@@ -341,6 +341,8 @@ class _Run:
             row |= self._roster().to_row()
         if self.members is not None:
             row["members"] = sorted(self.members)
+        if demanding := self.attendance.releasing:
+            row[RELEASE] = demanding
         self.record.append(row)
         if self.on_round is not None:
             self.on_round(row)

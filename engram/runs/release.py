@@ -1,0 +1,346 @@
+"""The release record of a run: what its models rest on, which each site signs for its part.
+
+A folder holds three files: ``release.json``, the record; ``registry``, the sites' public keys as
+the federation's authority has signed them; and ``ca.crt``, the authority's certificate. A site's
+signature covers the part about the run and its own part, as JSON with sorted keys. The record is
+valid once each client that has taken part has signed; a verifier needs the registry, and an
+authority's certificate that it trusts, and nothing else.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import ConfigDict, Field, StringConstraints
+
+from engram.data.file_models import Count, Figure, Stored, of_kind
+from engram.guards.secure.registry import is_signed, keys_in
+from engram.guards.secure.signatures import sign, verify
+from engram.guards.secure.site_registry import own_registry
+from engram.link.keys import fingerprint, read_certificates
+from engram.runs.checkpoints import DamagedCheckpoint, checkpoints_in, file_digests
+from engram.runs.run import Run
+from engram.settings.errors import Refused, few_names
+from engram.settings.fields import Scalar
+from engram.settings.files import parse_json, read_file, refusing, replace_file, sorted_json
+
+RELEASE: Final = "release"
+"""The folder of a release in a run's folder."""
+
+RECORD: Final = "release.json"
+
+_LARGEST: Final = 2**26  # bytes
+_SIGNATURE: Final = "signature"
+_PURPOSE: Final = b"engram release\n"
+
+_Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Strict(Stored):
+    """A part of the record, which has no other entries than these."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Range(_Strict):
+    """A number of rows, told by a range that it lies in."""
+
+    low: Count
+    high: Count
+
+
+class Privacy(_Strict):
+    """A differential privacy guarantee."""
+
+    epsilon: Figure
+    delta: Figure
+    adjacency: str = Field(description="the change of the data that epsilon is of")
+
+
+class Participation(_Strict):
+    """A client's part in the rounds, by the coordinator's record."""
+
+    client: Count
+    asked: Count
+    took_part: Count = Field(description="rounds whose model has learned from it")
+
+
+class RunPart(_Strict):
+    """The part about the run, by its coordinator; each site signs it."""
+
+    format: Literal[1] = Field(description="version of this record")
+    time: str = Field(description="when the record was made, in UTC")
+    requester: str = Field(description="who asked for the release, and for what project")
+    training: str = Field(description="name of the training, by which nodes keep its memories")
+    method: str
+    settings: dict[str, Scalar] = Field(description="those that are not the defaults")
+    rounds: Count
+    participation: list[Participation]
+    plug_ins: list[str]
+    aggregation: str
+    guards: str = Field(description="guards of the user's own")
+    guarantee: str = Field(description="what privacy the settings promise; empty for none")
+    privacy: Privacy | None = Field(description="the largest epsilon that was spent of a client")
+    audit: list[str] = Field(description="verdicts of attacks; empty if none were tried")
+    sources: list[str] = Field(description="fingerprints of the source code that has run")
+    versions: dict[str, str] = Field(description="of the packages that compute")
+    hashes: dict[str, _Digest] = Field(
+        description="SHA-256 of the models' files, schema, audit and software bill of materials"
+    )
+
+
+class Events(_Strict):
+    """Number of a site's training rows of a class."""
+
+    name: str
+    rows: Range
+
+
+class Approval(_Strict):
+    """The site's answer to the request for a training."""
+
+    terms: str = Field(description="digest of all that was asked for")
+    asked: str
+    answer: Literal["", "approved", "refused"]
+
+
+class Head(_Strict):
+    """The last line of a file of lines, each with the hash of the one before."""
+
+    lines: Count
+    sha256: _Digest
+
+
+class Ledger(_Strict):
+    """The site's privacy ledger, over all runs."""
+
+    epsilon: Figure = Field(description="spent of its data, the most of all accounts")
+    limit: Figure = Field(description="the site's total; 0 for none")
+    delta: Figure
+    head: Head
+
+
+class Least(_Strict):
+    """Least numbers in the site's policy."""
+
+    rows: Count = Field(description="rows that a client trains on")
+    drawn: Count = Field(description="different rows of an update without noise of its own")
+    count: Count = Field(description="rows behind each figure that is told")
+    sites: Count = Field(description="sites in whose sum an update leaves; 0: alone")
+
+
+class SitePart(_Strict):
+    """The part about a site, by itself."""
+
+    client: Count
+    key: _Digest = Field(description="fingerprint of its public key")
+    time: str = Field(description="when it has signed, in UTC")
+    asked_by: str = Field(description="the server that has asked its node")
+    source: str = Field(description="fingerprint of the source code that its node has run")
+    policy: _Digest = Field(description="SHA-256 of the rules in force, as sorted JSON")
+    least: Least
+    must_approve: bool = Field(description="whether its policy wants each training approved")
+    approvals: list[Approval]
+    rounds: Count = Field(description="answers of training, by its log")
+    rows: Range = Field(description="training rows")
+    events: list[Events] = Field(description="training rows of each class; empty of values")
+    privacy: Privacy | None = Field(description="epsilon spent of its data in this run")
+    ledger: Ledger | None
+    log: Head
+    signature: str = Field(description="ECDSA with SHA-256, of the run's part and this one")
+
+
+class Release(_Strict):
+    """A release record: https://satre-specification.readthedocs.io, 3.3.07 and 3.3.09."""
+
+    run: RunPart
+    sites: list[SitePart]
+
+
+# --- Files ---------------------------------------------------------------------------------------
+
+
+def read_release(folder: Path) -> Release:
+    """Reads a record that need not be signed yet.
+
+    Raises:
+        Refused: There is none, or it is damaged or not as it was written.
+    """
+    path = folder / RECORD
+    with refusing(f"{path} cannot be read"):
+        data = read_file(path, most=_LARGEST)
+    try:
+        contents = parse_json(data)
+    except ValueError as error:
+        raise Refused(f"{path} is damaged: {error}") from error
+    found = of_kind(Release, contents, path)
+    if data != _serialized(found):  # so that no two files stand for one record
+        raise Refused(f"{path} has been edited: take it again as engram release wrote it")
+    return found
+
+
+def write_release(folder: Path, release: Release) -> None:
+    """Writes a record, its sites in ascending order.
+
+    Raises:
+        Refused: It cannot be written.
+    """
+    ordered = sorted(release.sites, key=lambda site: site.client)
+    with refusing(f"{folder / RECORD} cannot be written"):
+        replace_file(folder / RECORD, _serialized(Release(run=release.run, sites=ordered)))
+
+
+def digest_of_record(folder: Path) -> str:
+    """Returns the SHA-256 of a record's file; "" if there is none."""
+    path = folder / RECORD
+    if not path.is_file():
+        return ""
+    with refusing(f"{path} cannot be read"):
+        return hashlib.sha256(read_file(path, most=_LARGEST)).hexdigest()
+
+
+def _serialized(release: Release) -> bytes:
+    text = json.dumps(_contents(release), indent=1, sort_keys=True, ensure_ascii=False)
+    return f"{text}\n".encode()
+
+
+def _contents(part: _Strict) -> dict[str, Any]:
+    return part.model_dump(mode="json", by_alias=True)
+
+
+# --- Signatures ----------------------------------------------------------------------------------
+
+
+def signed_part(run: RunPart, site: Mapping[str, Any], key: ec.EllipticCurvePrivateKey) -> SitePart:
+    """Signs a site's part of a record; ``site`` has its entries but the signature, by key."""
+    part = SitePart.model_validate({**site, _SIGNATURE: ""})
+    signature = base64.b64encode(sign(_words(run, part), key)).decode()
+    return part.model_copy(update={_SIGNATURE: signature})
+
+
+def verified_release(folder: Path, keys: Path) -> Release:
+    """Returns a record that all sites have signed, by the certificates of a trusted authority.
+
+    Args:
+        folder: The record's folder.
+        keys: A folder with ``ca.crt``; the registry is the one in it, or else the record's.
+
+    Raises:
+        Refused: A site has not signed, the record is not what it has signed, or the authority has
+            not signed the registry of keys.
+    """
+    found, place = read_release(folder), keys if own_registry(keys) else folder
+    registry = own_registry(place)
+    if not (registry and is_signed(registry, read_certificates(keys / "ca.crt"))):
+        raise Refused(
+            f"{place / 'registry'} must be signed by the authority of {keys / 'ca.crt'}: take it "
+            "from the federation's server folder"
+        )
+    parties = keys_in(registry, place / "registry")
+    wanted = sorted(c.client for c in found.run.participation if c.took_part)
+    there = [site.client for site in found.sites]
+    if there != wanted or not wanted:
+        named = few_names([f"client-{n}" for n in sorted({*wanted} ^ {*there})])
+        raise Refused(
+            f"{folder / RECORD} must be signed by each client that took part, once, and by no "
+            f"other: see {named or 'their order'}; a site signs by engram release --sign FOLDER"
+        )
+    for site in found.sites:
+        if site.client not in parties or fingerprint(parties[site.client]) != site.key:
+            raise Refused(f"{place / 'registry'} has no such key of client-{site.client}")
+        verify(site.client, _decoded(site), _words(found.run, site), parties.__getitem__)
+    return found
+
+
+def _words(run: RunPart, site: SitePart) -> bytes:
+    told = {name: value for name, value in _contents(site).items() if name != _SIGNATURE}
+    return _PURPOSE + sorted_json({"run": _contents(run), "site": told})
+
+
+def _decoded(site: SitePart) -> bytes:
+    """Returns a signature's bytes; none unless its text is the one that stands for them."""
+    try:
+        data = base64.b64decode(site.signature, validate=True)
+    except ValueError:
+        return b""
+    return data if base64.b64encode(data).decode() == site.signature else b""
+
+
+# --- Exports -------------------------------------------------------------------------------------
+
+
+def model_digests(record: Run) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a run's checkpoints, by path.
+
+    Raises:
+        Refused: A checkpoint is damaged.
+    """
+    found = dict[str, str]()
+    for root in [record.folder / "checkpoints", *record.picked_folders()]:
+        for number, path in checkpoints_in(root).items():
+            inside = path.relative_to(record.folder).as_posix()
+            try:
+                digests = file_digests(path, number)
+            except DamagedCheckpoint as error:
+                raise Refused(f"{path} is damaged: {error}") from error
+            found |= {f"{inside}/{name}": digest for name, digest in digests.items()}
+    return found
+
+
+def check_released(record: Run) -> None:
+    """Checks that a run's models may be exported, where policies of its sites demand a release.
+
+    Raises:
+        Refused: There is none, it is not signed by all, or it is of another run or other models.
+    """
+    demanding = sorted({client for row in record.rows() for client in row.get(RELEASE, ())})
+    if not demanding:
+        return
+    folder = record.folder / RELEASE
+    if not (folder / RECORD).is_file():
+        named = few_names([f"client-{client}" for client in demanding])
+        raise Refused(
+            f"policies of {named} demand a release before a model is exported, and {record.folder} "
+            f"has none: engram release {record.folder} begins it, and each site signs"
+        )
+    found = verified_release(folder, folder).run
+    models = model_digests(record)
+    if found.training != record.config["training"] or not models.items() <= found.hashes.items():
+        raise Refused(f"{folder / RECORD} is of another run, or of other models: make a new one")
+
+
+def check_released_at_site(folder: Path, release: Path | None, training: str) -> None:
+    """Checks that a site may export what its node keeps of a training, if its policy demands it.
+
+    Args:
+        folder: The client's folder, with its authority's certificate.
+        release: The release's folder; None if the site has named none.
+        training: The training's name.
+
+    Raises:
+        Refused: There is no release, it is not signed by all, or it is of another training.
+    """
+    if release is None:
+        raise Refused(
+            "this site's policy demands a release before a model is exported: name its folder by "
+            "--release, once all sites have signed it"
+        )
+    if verified_release(release, folder).run.training != training:
+        raise Refused(f"{release / RECORD} is not of training {training}: name its own release")
+
+
+def joined(releases: Sequence[Release]) -> Release:
+    """Returns a record with the parts of all its copies, each of which some sites have signed.
+
+    Raises:
+        Refused: They are not copies of one record.
+    """
+    first = releases[0]
+    if any(other.run != first.run for other in releases):
+        raise Refused("releases must be copies of one record: their parts about the run differ")
+    sites = {site.client: site for other in releases for site in other.sites}
+    return Release(run=first.run, sites=list(sites.values()))

@@ -1,0 +1,104 @@
+"""The command ``engram release``: begins a release, signs it at a site, and verifies it."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engram.cli import work
+from engram.cli.options import RunName, State, option
+from engram.cli.site_cli import state_of
+from engram.link.keys import authority_fingerprint, read_certificates
+from engram.runs.run_places import find_run
+from engram.settings.errors import Refused, say
+
+if TYPE_CHECKING:
+    from engram.runs.release import SitePart
+
+app = typer.Typer()
+
+
+@app.command()
+def release(
+    run: RunName,
+    federation: Annotated[
+        Path | None, option("SERVER_FOLDER", "Begin a release of a run on this federation.")
+    ] = None,
+    requester: Annotated[
+        str | None, option("TEXT", "Who asks for it, and for what project; with --federation.")
+    ] = None,
+    sbom: Annotated[
+        Path | None, option("FILE", "Software bill of materials, to hash; with --federation.")
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        option("FILE", "An audit.json of a run by these settings; default: the run's own."),
+    ] = None,
+    sign: Annotated[
+        Path | None, option("CLIENT_FOLDER", "Add this site's part, signed by its key.")
+    ] = None,
+    join: Annotated[
+        list[Path] | None, option("DIR", "Add the parts of a copy that a site has signed.")
+    ] = None,
+    verify: Annotated[
+        Path | None, option("DIR", "Verify it by the ca.crt and registry in this folder.")
+    ] = None,
+    state: State = None,
+) -> None:
+    """Make, sign or verify the record of what a run's models rest on.
+
+    RUN is a run's folder, or that of a release, which its sites get.
+    """
+    chosen = [one for one in (federation, sign, join, verify) if one]
+    if len(chosen) != 1:
+        raise Refused("release takes one of --federation, --sign, --join and --verify")
+    if federation:
+        _begin(run, federation, requester, sbom, audit)
+        return
+    folder = _folder_of(run)
+    if sign:
+        _say_part(work.sign_release(folder, sign, state_of(sign, state)))
+        say(f"signed: {folder}; its coordinator joins the copies")
+    elif join:
+        copies = [work.read_release(each) for each in (folder, *join)]
+        work.write_release(folder, found := work.joined(copies))
+        say(f"{folder}: signed by {len(found.sites)} sites")
+    elif verify:
+        _verify(folder, verify)
+
+
+def _begin(
+    run: str, federation: Path, requester: str | None, sbom: Path | None, audit: Path | None
+) -> None:
+    if not requester:
+        raise Refused("--requester must say who asks for the release, and for what project")
+    made = work.begin_release(find_run(run), federation, requester, sbom, audit)
+    there = f"engram release {shlex.quote(str(made.name))} --sign CLIENT_FOLDER"
+    say(f"{made}: begun; each site gets a copy, and signs it by {there}")
+
+
+def _verify(folder: Path, keys: Path) -> None:
+    found = work.verified_release(folder, keys)
+    run = found.run
+    say(
+        f"{run.method}, {run.rounds} rounds, training {run.training}",
+        f"  asked by  {run.requester}",
+        f"  privacy   {run.guarantee or 'none'}",
+    )
+    for site in found.sites:
+        _say_part(site)
+    (first, *_) = read_certificates(keys / "ca.crt")
+    say(f"whole: signed by {len(found.sites)} sites; authority {authority_fingerprint(first)}")
+
+
+def _say_part(site: "SitePart") -> None:
+    spent = f"; epsilon {site.privacy.epsilon:.4g}" if site.privacy else ""
+    rows = f"{site.rows.low} to {site.rows.high} rows"
+    say(f"client-{site.client}: {site.rounds} rounds on {rows}{spent}; policy {site.policy[:16]}")
+
+
+def _folder_of(run: str) -> Path:
+    found = find_run(run)
+    inside = found / work.RELEASE
+    return inside if inside.is_dir() else found

@@ -1,0 +1,84 @@
+"""The part of a release record about a run, which its coordinator makes."""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from engram.attack.audit.report import AUDIT
+from engram.guards.accounting.guarantee import adjacency
+from engram.guards.secure.registry import REGISTRY
+from engram.runs.participation import participation
+from engram.runs.release import RECORD, RELEASE, Release, RunPart, model_digests, write_release
+from engram.runs.run import Run
+from engram.runs.run_places import begun
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.settings.files import read_file, read_json, refusing
+from engram.sites.audit import stamp
+from engram.sites.terms import request_of
+from engram.wire.clock import now
+
+_KEYS: Final = ("ca.crt", REGISTRY)
+_LARGEST: Final = 2**28  # bytes of a file that is hashed
+
+
+def begin_release(
+    folder: Path, server: Path, requester: str, sbom: Path | None, audit: Path | None
+) -> Path:
+    """Begins the release of a finished run on a federation; returns the release's folder.
+
+    Args:
+        folder: The run's.
+        server: The federation's server folder, with the registry of its sites' keys.
+        requester: Who asks for the release, and for what project.
+        sbom: A software bill of materials, of which the record has the hash; None for none.
+        audit: An ``audit.json`` of a run by these settings; None for the run's own, if any.
+
+    Raises:
+        Refused: The run is not finished, or a file cannot be read or written.
+    """
+    out = folder / RELEASE
+    if (out / RECORD).exists():
+        raise Refused(f"{out} has a release already: sign it, or remove it and begin anew")
+    made = _run_part(folder, requester, sbom, audit)
+    with refusing(f"{out} cannot be written"):
+        out.mkdir(mode=0o700, exist_ok=True)
+        for name in _KEYS:
+            shutil.copyfile(server / name, out / name)
+    write_release(out, Release(run=made, sites=[]))
+    return out
+
+
+def _run_part(folder: Path, requester: str, sbom: Path | None, audit: Path | None) -> RunPart:
+    record = Run.open(folder)
+    results, config, first = record.finished, record.config, record.first_row
+    e = Experiment.from_config(begun(folder, None)[0])
+    asked = request_of(e, str(config["training"]), 0)
+    attacks = audit or (folder / AUDIT if (folder / AUDIT).is_file() else None)
+    hashes = model_digests(record)
+    hashes |= {name: _sha256(path) for name, path in (("sbom", sbom), ("audit", attacks)) if path}
+    if schema := first.get("schema"):
+        hashes["schema"] = hashlib.sha256(str(schema).encode()).hexdigest()
+    parts = [
+        {"client": one.client, "asked": one.asked, "took-part": one.took_part}
+        for one in participation(record.rows())
+    ]
+    found: dict[str, Any] = {"format": 1, **stamp(now()), "requester": requester}
+    found |= {"training": asked.training, "method": asked.method, "settings": {**asked.settings}}
+    found |= {"rounds": record.done, "participation": parts, "plug-ins": list(asked.plugins)}
+    found |= {"aggregation": e.aggregation, "guards": e.guards, "guarantee": asked.privacy}
+    found |= {"privacy": _privacy(e, results), "sources": config["sources"]}
+    found |= {"audit": [*read_json(attacks).get("verdict", [])] if attacks else []}
+    return RunPart.model_validate(found | {"versions": config["versions"], "hashes": hashes})
+
+
+def _privacy(e: Experiment, results: dict[str, Any]) -> dict[str, Any] | None:
+    if "epsilon" not in results:
+        return None
+    return {key: results[key] for key in ("epsilon", "delta")} | {"adjacency": adjacency(e)}
+
+
+def _sha256(path: Path) -> str:
+    with refusing(f"{path} cannot be read"):
+        return hashlib.sha256(read_file(path, most=_LARGEST)).hexdigest()
