@@ -279,7 +279,7 @@ def export(
         raise Refused(f"{out} is there already: name a new one")
     kept = state_of(folder, state)
     if in_force(kept_file(kept) or folder, kept)[0].release:
-        work.check_released_at_site(folder, release, training)
+        work.check_released_at_site(folder, kept, release, training, client)
     where = str(out.absolute())
     line = {"kind": EXPORTED, "training": training, "client": client, "folder": where}
     if out.suffix == ".safetensors":

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from engram.link.server.serving import serve as serve
     from engram.runs.release import (
         RELEASE as RELEASE,
-        check_released_at_site as check_released_at_site,
         joined as joined,
         read_release as read_release,
         verified_release as verified_release,
@@ -66,7 +65,10 @@ if TYPE_CHECKING:
     from engram.sites.agreement import summary as summary
     from engram.sites.evaluate_at_sites import Visited as Visited, given_model as given_model
     from engram.sites.release.run_part import begin_release as begin_release
-    from engram.sites.release.site_part import sign_release as sign_release
+    from engram.sites.release.site_part import (
+        check_released_at_site as check_released_at_site,
+        sign_release as sign_release,
+    )
     from engram.sites.schema_survey import (
         agreed as agreed,
         answer_of_nodes as answer_of_nodes,

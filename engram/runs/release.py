@@ -8,7 +8,6 @@ authority's certificate that it trusts, and nothing else.
 """
 
 import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ConfigDict, Field, StringConstraints
 
+from engram.data.digests import file_sha256
 from engram.data.file_models import Count, Figure, Stored, of_kind
 from engram.guards.secure.registry import is_signed, keys_in
 from engram.guards.secure.signatures import sign, verify
@@ -75,7 +75,9 @@ class RunPart(_Strict):
     format: Literal[1] = Field(description="version of this record")
     time: str = Field(description="when the record was made, in UTC")
     requester: str = Field(description="who asked for the release, and for what project")
-    training: str = Field(description="name of the training, by which nodes keep its memories")
+    training: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{16}|run-\d+)$")] = Field(
+        description="name of the training, by which nodes keep its memories"
+    )
     method: str
     settings: dict[str, Scalar] = Field(description="those that are not the defaults")
     rounds: Count
@@ -148,6 +150,9 @@ class SitePart(_Strict):
     rounds: Count = Field(description="answers of training, by its log")
     rows: Range = Field(description="training rows")
     events: list[Events] = Field(description="training rows of each class; empty of values")
+    memory: dict[str, _Digest] = Field(
+        description="SHA-256 of the files of its client's memory, of which its own model is made"
+    )
     privacy: Privacy | None = Field(description="epsilon spent of its data in this run")
     ledger: Ledger | None
     log: Head
@@ -155,7 +160,7 @@ class SitePart(_Strict):
 
 
 class Release(_Strict):
-    """A release record: https://satre-specification.readthedocs.io, 3.3.07 and 3.3.09."""
+    """A release record of Engram: the basis of a run's models, signed by each of its sites."""
 
     run: RunPart
     sites: list[SitePart]
@@ -197,10 +202,17 @@ def write_release(folder: Path, release: Release) -> None:
 def digest_of_record(folder: Path) -> str:
     """Returns the SHA-256 of a record's file; "" if there is none."""
     path = folder / RECORD
-    if not path.is_file():
-        return ""
+    return sha256_of(path) if path.is_file() else ""
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file.
+
+    Raises:
+        Refused: It cannot be read, or is no regular file.
+    """
     with refusing(f"{path} cannot be read"):
-        return hashlib.sha256(read_file(path, most=_LARGEST)).hexdigest()
+        return file_sha256(path)
 
 
 def _serialized(release: Release) -> bytes:
@@ -311,26 +323,6 @@ def check_released(record: Run) -> None:
     models = model_digests(record)
     if found.training != record.config["training"] or not models.items() <= found.hashes.items():
         raise Refused(f"{folder / RECORD} is of another run, or of other models: make a new one")
-
-
-def check_released_at_site(folder: Path, release: Path | None, training: str) -> None:
-    """Checks that a site may export what its node keeps of a training, if its policy demands it.
-
-    Args:
-        folder: The client's folder, with its authority's certificate.
-        release: The release's folder; None if the site has named none.
-        training: The training's name.
-
-    Raises:
-        Refused: There is no release, it is not signed by all, or it is of another training.
-    """
-    if release is None:
-        raise Refused(
-            "this site's policy demands a release before a model is exported: name its folder by "
-            "--release, once all sites have signed it"
-        )
-    if verified_release(release, folder).run.training != training:
-        raise Refused(f"{release / RECORD} is not of training {training}: name its own release")
 
 
 def joined(releases: Sequence[Release]) -> Release:

@@ -14,7 +14,7 @@ from engram.runs.run_places import find_run
 from engram.settings.errors import Refused, say
 
 if TYPE_CHECKING:
-    from engram.runs.release import SitePart
+    from engram.runs.release import RunPart, SitePart
 
 app = typer.Typer()
 
@@ -58,7 +58,9 @@ def release(
         return
     folder = _folder_of(run)
     if sign:
-        _say_part(work.sign_release(folder, sign, state_of(sign, state)))
+        part = work.sign_release(folder, sign, state_of(sign, state))
+        _say_run(work.read_release(folder).run)
+        _say_part(part)
         say(f"signed: {folder}; its coordinator joins the copies")
     elif join:
         copies = [work.read_release(each) for each in (folder, *join)]
@@ -80,16 +82,23 @@ def _begin(
 
 def _verify(folder: Path, keys: Path) -> None:
     found = work.verified_release(folder, keys)
-    run = found.run
-    say(
-        f"{run.method}, {run.rounds} rounds, training {run.training}",
-        f"  asked by  {run.requester}",
-        f"  privacy   {run.guarantee or 'none'}",
-    )
+    _say_run(found.run)
     for site in found.sites:
         _say_part(site)
     (first, *_) = read_certificates(keys / "ca.crt")
     say(f"whole: signed by {len(found.sites)} sites; authority {authority_fingerprint(first)}")
+
+
+def _say_run(run: "RunPart") -> None:
+    settings = " ".join(f"{key}={value}" for key, value in run.settings.items())
+    lines = {
+        "training": f"{run.training}: {run.method}, {run.rounds} rounds",
+        "asked by": run.requester,
+        "settings": f"{settings or 'none'}; all others have their defaults",
+        "privacy": run.guarantee or "none",
+        "attacks": " ".join(run.audit) or "none were tried",
+    }
+    say(*(f"{name:10}{text}" for name, text in lines.items()))
 
 
 def _say_part(site: "SitePart") -> None:

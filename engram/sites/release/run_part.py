@@ -9,18 +9,25 @@ from engram.attack.audit.report import AUDIT
 from engram.guards.accounting.guarantee import adjacency
 from engram.guards.secure.registry import REGISTRY
 from engram.runs.participation import participation
-from engram.runs.release import RECORD, RELEASE, Release, RunPart, model_digests, write_release
+from engram.runs.release import (
+    RECORD,
+    RELEASE,
+    Release,
+    RunPart,
+    model_digests,
+    sha256_of,
+    write_release,
+)
 from engram.runs.run import Run
 from engram.runs.run_places import begun
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.settings.files import read_file, read_json, refusing
+from engram.settings.files import read_json, refusing
 from engram.sites.audit import stamp
 from engram.sites.terms import request_of
 from engram.wire.clock import now
 
 _KEYS: Final = ("ca.crt", REGISTRY)
-_LARGEST: Final = 2**28  # bytes of a file that is hashed
 
 
 def begin_release(
@@ -57,7 +64,7 @@ def _run_part(folder: Path, requester: str, sbom: Path | None, audit: Path | Non
     asked = request_of(e, str(config["training"]), 0)
     attacks = audit or (folder / AUDIT if (folder / AUDIT).is_file() else None)
     hashes = model_digests(record)
-    hashes |= {name: _sha256(path) for name, path in (("sbom", sbom), ("audit", attacks)) if path}
+    hashes |= {name: sha256_of(path) for name, path in (("sbom", sbom), ("audit", attacks)) if path}
     if schema := first.get("schema"):
         hashes["schema"] = hashlib.sha256(str(schema).encode()).hexdigest()
     parts = [
@@ -77,8 +84,3 @@ def _privacy(e: Experiment, results: dict[str, Any]) -> dict[str, Any] | None:
     if "epsilon" not in results:
         return None
     return {key: results[key] for key in ("epsilon", "delta")} | {"adjacency": adjacency(e)}
-
-
-def _sha256(path: Path) -> str:
-    with refusing(f"{path} cannot be read"):
-        return hashlib.sha256(read_file(path, most=_LARGEST)).hexdigest()

@@ -8,13 +8,22 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from engram.client.disk_memory import DiskStore
 from engram.client.training_description import Training, read_training
 from engram.guards.accounting.guarantee import adjacency, spent
 from engram.guards.calibration import plan_of
 from engram.guards.presets import is_scored, protections
 from engram.link.credentials import read_node
 from engram.link.keys import fingerprint, read_node_key, read_public_key
-from engram.runs.release import RunPart, SitePart, read_release, signed_part, write_release
+from engram.runs.release import (
+    RunPart,
+    SitePart,
+    read_release,
+    sha256_of,
+    signed_part,
+    verified_release,
+    write_release,
+)
 from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import Experiment
 from engram.settings.files import sorted_json
@@ -54,25 +63,62 @@ def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
     work = [line for line in lines if line["kind"] == TRAIN]
     if not work:
         raise Refused(f"this site's log has no round of training {found.run.training}")
-    counted = _counted(training, node.partition_id)
-    rows = sum(counted.values())
-    part: dict[str, Any] = {"client": node.partition_id, **stamp(now()), "source": training.source}
-    part |= {"key": fingerprint(read_public_key(node.public_key)), "asked-by": node.superlink}
-    in_words = sorted_json(rules.model_dump(mode="json", by_alias=True))
-    part |= {"policy": hashlib.sha256(in_words).hexdigest()}
-    part |= {"least": _least(rules), "must-approve": rules.approval, "rounds": len(work)}
-    part |= {"approvals": _approvals(state, found.run.training)}
-    part |= {"rows": row_range(rows, rules.least_count)}
-    part |= {"events": _events(counted, rules.least_count)}
+    counted, least = _counted(training, node.partition_id), rules.least_count
     answers = len(work) + _noised_scores(lines, training.experiment, rules)
-    part |= {"privacy": _privacy(found.run, training, answers, rows)}
-    part |= {"ledger": _ledger(state, rules), "log": {"lines": len(log.lines), "sha256": log.last}}
+    in_words = sorted_json(rules.model_dump(mode="json", by_alias=True))
+    part = {
+        "client": node.partition_id,
+        "key": fingerprint(read_public_key(node.public_key)),
+        **stamp(now()),
+        "asked-by": node.superlink,
+        "source": training.source,
+        "policy": hashlib.sha256(in_words).hexdigest(),
+        "least": _least(rules),
+        "must-approve": rules.approval,
+        "approvals": _approvals(state, found.run.training),
+        "rounds": len(work),
+        "rows": row_range(sum(counted.values()), least),
+        "events": _events(counted, least),
+        "memory": _memory(state, found.run.training, node.partition_id),
+        "privacy": _privacy(found.run, training, answers, sum(counted.values())),
+        "ledger": _ledger(state, rules),
+        "log": {"lines": len(log.lines), "sha256": log.last},
+    }
     made = signed_part(found.run, part, read_node_key(node.private_key))
     others = [site for site in found.sites if site.client != made.client]
     about = {"run": work[-1]["run"], "training": found.run.training, "method": found.run.method}
     audit.append({"kind": RELEASED, **about}, trained=False)
     write_release(release, found.model_copy(update={"sites": [*others, made]}))
     return made
+
+
+def check_released_at_site(
+    folder: Path, state: Path, release: Path | None, training: str, client: int
+) -> None:
+    """Checks that a site whose policy demands a release may export what its node keeps.
+
+    Args:
+        folder: The client's folder, with the certificate of its authority.
+        state: Its node's state.
+        release: The release's folder; None if the site has named none.
+        training: The training's name.
+        client: The client.
+
+    Raises:
+        Refused: There is no release, it is not signed by all, or it is of other models.
+    """
+    if release is None:
+        raise Refused(
+            "this site's policy demands a release before a model is exported: name its folder by "
+            "--release, once all sites have signed it"
+        )
+    found = verified_release(release, folder)
+    signed = next((site.memory for site in found.sites if site.client == client), None)
+    if found.run.training != training or signed != _memory(state, training, client):
+        raise Refused(
+            f"{release} must be of training {training}, as client {client} remembers it now, and "
+            "is of another, or of other models: its coordinator makes a new one"
+        )
 
 
 def row_range(rows: int, least: int) -> dict[str, int]:
@@ -137,6 +183,12 @@ def _approvals(state: Path, training: str) -> list[dict[str, str]]:
         for one in requests(state / APPROVALS)
         if one.training == training
     ]
+
+
+def _memory(state: Path, training: str, client: int) -> dict[str, str]:
+    store = DiskStore(state / "memory" / training)
+    files = [*store.versions(client).values(), *store.serving(client).values()]
+    return {path.name: sha256_of(path) for path in files}
 
 
 def _counted(training: Training, client: int) -> dict[str, int]:
