@@ -140,7 +140,7 @@ engram log fed/client-0
 engram log fed/client-0 --json
 engram ledger fed/client-0
 engram ledger fed/client-0 --json
-engram release NAME --federation fed/server --requester "Dr Berg, trial 12"
+engram release NAME --federation fed/server --requester trial-12
 engram release NAME --verify keys
 engram leave fed/client-2
 engram leave /etc/engram/client-2

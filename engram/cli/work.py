@@ -45,13 +45,6 @@ if TYPE_CHECKING:
     from engram.home.onnx_sandbox import Limits as Limits
     from engram.home.predicting import predict as predict
     from engram.link.server.serving import serve as serve
-    from engram.runs.release import (
-        RELEASE as RELEASE,
-        joined as joined,
-        read_release as read_release,
-        verified_release as verified_release,
-        write_release as write_release,
-    )
     from engram.server.status import Member as Member, members as members
     from engram.server.stopping import stop_run as stop_run
     from engram.settings.experiment import default_config as default_config
@@ -64,11 +57,7 @@ if TYPE_CHECKING:
     from engram.simulations.replayed_participation import Participation as Participation
     from engram.sites.agreement import summary as summary
     from engram.sites.evaluate_at_sites import Visited as Visited, given_model as given_model
-    from engram.sites.release.run_part import begin_release as begin_release
-    from engram.sites.release.site_part import (
-        check_released_at_site as check_released_at_site,
-        sign_release as sign_release,
-    )
+    from engram.sites.release.site_part import check_released_at_site as check_released_at_site
     from engram.sites.schema_survey import (
         agreed as agreed,
         answer_of_nodes as answer_of_nodes,

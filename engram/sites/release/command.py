@@ -2,19 +2,26 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from engram.cli import work
 from engram.cli.options import RunName, State, option
 from engram.cli.site_cli import state_of
 from engram.link.keys import authority_fingerprint, read_certificates
+from engram.runs.release import (
+    RELEASE,
+    RunPart,
+    SitePart,
+    joined,
+    read_release,
+    verified_release,
+    write_release,
+)
 from engram.runs.run_places import find_run
 from engram.settings.errors import Refused, say
-
-if TYPE_CHECKING:
-    from engram.runs.release import RunPart, SitePart
+from engram.sites.release.run_part import begin_release
+from engram.sites.release.site_part import sign_release
 
 app = typer.Typer()
 
@@ -58,13 +65,13 @@ def release(
         return
     folder = _folder_of(run)
     if sign:
-        part = work.sign_release(folder, sign, state_of(sign, state))
-        _say_run(work.read_release(folder).run)
+        part = sign_release(folder, sign, state_of(sign, state))
+        _say_run(read_release(folder).run)
         _say_part(part)
         say(f"signed: {folder}; its coordinator joins the copies")
     elif join:
-        copies = [work.read_release(each) for each in (folder, *join)]
-        work.write_release(folder, found := work.joined(copies))
+        copies = [read_release(each) for each in (folder, *join)]
+        write_release(folder, found := joined(copies))
         say(f"{folder}: signed by {len(found.sites)} sites")
     elif verify:
         _verify(folder, verify)
@@ -75,13 +82,13 @@ def _begin(
 ) -> None:
     if not requester:
         raise Refused("--requester must say who asks for the release, and for what project")
-    made = work.begin_release(find_run(run), federation, requester, sbom, audit)
+    made = begin_release(find_run(run), federation, requester, sbom, audit)
     there = f"engram release {shlex.quote(str(made.name))} --sign CLIENT_FOLDER"
     say(f"{made}: begun; each site gets a copy, and signs it by {there}")
 
 
 def _verify(folder: Path, keys: Path) -> None:
-    found = work.verified_release(folder, keys)
+    found = verified_release(folder, keys)
     _say_run(found.run)
     for site in found.sites:
         _say_part(site)
@@ -89,7 +96,7 @@ def _verify(folder: Path, keys: Path) -> None:
     say(f"whole: signed by {len(found.sites)} sites; authority {authority_fingerprint(first)}")
 
 
-def _say_run(run: "RunPart") -> None:
+def _say_run(run: RunPart) -> None:
     settings = " ".join(f"{key}={value}" for key, value in run.settings.items())
     lines = {
         "training": f"{run.training}: {run.method}, {run.rounds} rounds",
@@ -101,7 +108,7 @@ def _say_run(run: "RunPart") -> None:
     say(*(f"{name:10}{text}" for name, text in lines.items()))
 
 
-def _say_part(site: "SitePart") -> None:
+def _say_part(site: SitePart) -> None:
     spent = f"; epsilon {site.privacy.epsilon:.4g}" if site.privacy else ""
     rows = f"{site.rows.low} to {site.rows.high} rows"
     say(f"client-{site.client}: {site.rounds} rounds on {rows}{spent}; policy {site.policy[:16]}")
@@ -109,5 +116,5 @@ def _say_part(site: "SitePart") -> None:
 
 def _folder_of(run: str) -> Path:
     found = find_run(run)
-    inside = found / work.RELEASE
+    inside = found / RELEASE
     return inside if inside.is_dir() else found
