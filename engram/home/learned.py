@@ -13,7 +13,7 @@ from engram.data.clients import shown_name
 from engram.data.lazy import RowNumbers
 from engram.data.schema.columns import Kind
 from engram.runs.checkpoints import Checkpoint
-from engram.runs.release import RELEASE, digest_of_record
+from engram.runs.release import RECORD, RELEASE, sha256_of
 from engram.runs.run import Run
 from engram.settings.base import Families
 from engram.settings.errors import DataError, Names, Refused, few_names
@@ -103,8 +103,8 @@ class Learned:
             "engine": config["engine"],
             "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
         }
-        if digest := digest_of_record(record.folder / RELEASE):
-            made["release"] = f"its record's SHA-256 is {digest}"
+        if (release := record.folder / RELEASE / RECORD).is_file():
+            made["release"] = f"its record's SHA-256 is {sha256_of(release)}"
         why, now = record.other_rows, "what is said of rows is true of those that are there now."
         about = self.experiment, what, name, record.settings, config["sources"][-1], made
         notes = [f"{why}: {now}"] if why else []

@@ -1,10 +1,8 @@
 """The release record of a run: what its models rest on, which each site signs for its part.
 
-A folder holds three files: ``release.json``, the record; ``registry``, the sites' public keys as
-the federation's authority has signed them; and ``ca.crt``, the authority's certificate. A site's
-signature covers the part about the run and its own part, as JSON with sorted keys. The record is
-valid once each client that has taken part has signed; a verifier needs the registry, and an
-authority's certificate that it trusts, and nothing else.
+A folder holds ``release.json``, the record, with the ``registry`` of the sites' public keys and
+``ca.crt``, the certificate of the authority that has signed it. A site signs the part about the run
+and its own, as sorted JSON. Each client that has taken part must have signed.
 """
 
 import base64
@@ -38,19 +36,16 @@ _SIGNATURE: Final = "signature"
 _PURPOSE: Final = b"engram release\n"
 
 _Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+_Hashes = dict[str, _Digest]
+_Training = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{16}|run-\d+)$")]
+_Client = Annotated[str, StringConstraints(pattern=r"^\d{1,7}$")]
+_Range = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class _Strict(Stored):
     """A part of the record, which has no other entries than these."""
 
     model_config = ConfigDict(extra="forbid")
-
-
-class Range(_Strict):
-    """A number of rows, told by a range that it lies in."""
-
-    low: Count
-    high: Count
 
 
 class Privacy(_Strict):
@@ -61,27 +56,17 @@ class Privacy(_Strict):
     adjacency: str = Field(description="the change of the data that epsilon is of")
 
 
-class Participation(_Strict):
-    """A client's part in the rounds, by the coordinator's record."""
-
-    client: Count
-    asked: Count
-    took_part: Count = Field(description="rounds whose model has learned from it")
-
-
 class RunPart(_Strict):
     """The part about the run, by its coordinator; each site signs it."""
 
     format: Literal[1] = Field(description="version of this record")
     time: str = Field(description="when the record was made, in UTC")
     requester: str = Field(description="who asked for the release, and for what project")
-    training: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{16}|run-\d+)$")] = Field(
-        description="name of the training, by which nodes keep its memories"
-    )
+    training: _Training = Field(description="its name, by which nodes keep its memories")
     method: str
     settings: dict[str, Scalar] = Field(description="those that are not the defaults")
     rounds: Count
-    participation: list[Participation]
+    participation: dict[_Client, Count] = Field(description="rounds that learned from each client")
     plug_ins: list[str]
     aggregation: str
     guards: str = Field(description="guards of the user's own")
@@ -90,31 +75,9 @@ class RunPart(_Strict):
     audit: list[str] = Field(description="verdicts of attacks; empty if none were tried")
     sources: list[str] = Field(description="fingerprints of the source code that has run")
     versions: dict[str, str] = Field(description="of the packages that compute")
-    hashes: dict[str, _Digest] = Field(
+    hashes: _Hashes = Field(
         description="SHA-256 of the models' files, schema, audit and software bill of materials"
     )
-
-
-class Events(_Strict):
-    """Number of a site's training rows of a class."""
-
-    name: str
-    rows: Range
-
-
-class Approval(_Strict):
-    """The site's answer to the request for a training."""
-
-    terms: str = Field(description="digest of all that was asked for")
-    asked: str
-    answer: Literal["", "approved", "refused"]
-
-
-class Head(_Strict):
-    """The last line of a file of lines, each with the hash of the one before."""
-
-    lines: Count
-    sha256: _Digest
 
 
 class Ledger(_Strict):
@@ -123,16 +86,7 @@ class Ledger(_Strict):
     epsilon: Figure = Field(description="spent of its data, the most of all accounts")
     limit: Figure = Field(description="the site's total; 0 for none")
     delta: Figure
-    head: Head
-
-
-class Least(_Strict):
-    """Least numbers in the site's policy."""
-
-    rows: Count = Field(description="rows that a client trains on")
-    drawn: Count = Field(description="different rows of an update without noise of its own")
-    count: Count = Field(description="rows behind each figure that is told")
-    sites: Count = Field(description="sites in whose sum an update leaves; 0: alone")
+    head: _Digest = Field(description="SHA-256 of its last line, which has that of the one before")
 
 
 class SitePart(_Strict):
@@ -144,18 +98,18 @@ class SitePart(_Strict):
     asked_by: str = Field(description="the server that has asked its node")
     source: str = Field(description="fingerprint of the source code that its node has run")
     policy: _Digest = Field(description="SHA-256 of the rules in force, as sorted JSON")
-    least: Least
+    least: dict[str, Count] = Field(description="the policy's rules of least numbers")
     must_approve: bool = Field(description="whether its policy wants each training approved")
-    approvals: list[Approval]
-    rounds: Count = Field(description="answers of training, by its log")
-    rows: Range = Field(description="training rows")
-    events: list[Events] = Field(description="training rows of each class; empty of values")
-    memory: dict[str, _Digest] = Field(
-        description="SHA-256 of the files of its client's memory, of which its own model is made"
+    approvals: dict[str, Literal["", "approved", "refused"]] = Field(
+        description="its answers, by the digest of all that was asked for"
     )
+    rounds: Count = Field(description="answers of training, by its log")
+    rows: _Range = Field(description="training rows: least and most")
+    events: dict[str, _Range] = Field(description="training rows by class; empty of values")
+    memory: _Hashes = Field(description="of its client's memory, of which its own model is made")
     privacy: Privacy | None = Field(description="epsilon spent of its data in this run")
     ledger: Ledger | None
-    log: Head
+    log: _Digest = Field(description="SHA-256 of its log's last line")
     signature: str = Field(description="ECDSA with SHA-256, of the run's part and this one")
 
 
@@ -197,12 +151,6 @@ def write_release(folder: Path, release: Release) -> None:
     ordered = sorted(release.sites, key=lambda site: site.client)
     with refusing(f"{folder / RECORD} cannot be written"):
         replace_file(folder / RECORD, _serialized(Release(run=release.run, sites=ordered)))
-
-
-def digest_of_record(folder: Path) -> str:
-    """Returns the SHA-256 of a record's file; "" if there is none."""
-    path = folder / RECORD
-    return sha256_of(path) if path.is_file() else ""
 
 
 def sha256_of(path: Path) -> str:
@@ -253,7 +201,7 @@ def verified_release(folder: Path, keys: Path) -> Release:
             "from the federation's server folder"
         )
     parties = keys_in(registry, place / "registry")
-    wanted = sorted(c.client for c in found.run.participation if c.took_part)
+    wanted = sorted(int(client) for client, rounds in found.run.participation.items() if rounds)
     there = [site.client for site in found.sites]
     if there != wanted or not wanted:
         named = few_names([f"client-{n}" for n in sorted({*wanted} ^ {*there})])

@@ -1,6 +1,5 @@
 """The command ``engram release``: begins a release, signs it at a site, and verifies it."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -60,31 +59,26 @@ def release(
     chosen = [one for one in (federation, sign, join, verify) if one]
     if len(chosen) != 1:
         raise Refused("release takes one of --federation, --sign, --join and --verify")
+    found = find_run(run)
     if federation:
-        _begin(run, federation, requester, sbom, audit)
+        if not requester:
+            raise Refused("--requester must say who asks for the release, and for what project")
+        made = begin_release(found, federation, requester, sbom, audit)
+        there = f"engram release {made.name} --sign CLIENT_FOLDER"
+        say(f"{made}: begun; each site gets a copy, and signs it by {there}")
         return
-    folder = _folder_of(run)
+    folder = found / RELEASE if (found / RELEASE).is_dir() else found
     if sign:
         part = sign_release(folder, sign, state_of(sign, state))
         _say_run(read_release(folder).run)
         _say_part(part)
         say(f"signed: {folder}; its coordinator joins the copies")
     elif join:
-        copies = [read_release(each) for each in (folder, *join)]
-        write_release(folder, found := joined(copies))
-        say(f"{folder}: signed by {len(found.sites)} sites")
+        whole = joined([read_release(each) for each in (folder, *join)])
+        write_release(folder, whole)
+        say(f"{folder}: signed by {len(whole.sites)} sites")
     elif verify:
         _verify(folder, verify)
-
-
-def _begin(
-    run: str, federation: Path, requester: str | None, sbom: Path | None, audit: Path | None
-) -> None:
-    if not requester:
-        raise Refused("--requester must say who asks for the release, and for what project")
-    made = begin_release(find_run(run), federation, requester, sbom, audit)
-    there = f"engram release {shlex.quote(str(made.name))} --sign CLIENT_FOLDER"
-    say(f"{made}: begun; each site gets a copy, and signs it by {there}")
 
 
 def _verify(folder: Path, keys: Path) -> None:
@@ -110,11 +104,6 @@ def _say_run(run: RunPart) -> None:
 
 def _say_part(site: SitePart) -> None:
     spent = f"; epsilon {site.privacy.epsilon:.4g}" if site.privacy else ""
-    rows = f"{site.rows.low} to {site.rows.high} rows"
-    say(f"client-{site.client}: {site.rounds} rounds on {rows}{spent}; policy {site.policy[:16]}")
-
-
-def _folder_of(run: str) -> Path:
-    found = find_run(run)
-    inside = found / RELEASE
-    return inside if inside.is_dir() else found
+    rows = " to ".join(map(str, site.rows))
+    policy = f"policy {site.policy[:16]}"
+    say(f"client-{site.client}: {site.rounds} rounds on {rows} rows{spent}; {policy}")

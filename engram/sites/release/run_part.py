@@ -67,20 +67,13 @@ def _run_part(folder: Path, requester: str, sbom: Path | None, audit: Path | Non
     hashes |= {name: sha256_of(path) for name, path in (("sbom", sbom), ("audit", attacks)) if path}
     if schema := first.get("schema"):
         hashes["schema"] = hashlib.sha256(str(schema).encode()).hexdigest()
-    parts = [
-        {"client": one.client, "asked": one.asked, "took-part": one.took_part}
-        for one in participation(record.rows())
-    ]
+    parts = {str(one.client): one.took_part for one in participation(record.rows())}
     found: dict[str, Any] = {"format": 1, **stamp(now()), "requester": requester}
     found |= {"training": asked.training, "method": asked.method, "settings": {**asked.settings}}
     found |= {"rounds": record.done, "participation": parts, "plug-ins": list(asked.plugins)}
     found |= {"aggregation": e.aggregation, "guards": e.guards, "guarantee": asked.privacy}
-    found |= {"privacy": _privacy(e, results), "sources": config["sources"]}
+    known = {key: results[key] for key in ("epsilon", "delta") if "epsilon" in results}
+    found |= {"privacy": known | {"adjacency": adjacency(e)} if known else None}
     found |= {"audit": [*read_json(attacks).get("verdict", [])] if attacks else []}
-    return RunPart.model_validate(found | {"versions": config["versions"], "hashes": hashes})
-
-
-def _privacy(e: Experiment, results: dict[str, Any]) -> dict[str, Any] | None:
-    if "epsilon" not in results:
-        return None
-    return {key: results[key] for key in ("epsilon", "delta")} | {"adjacency": adjacency(e)}
+    found |= {"sources": config["sources"], "versions": config["versions"], "hashes": hashes}
+    return RunPart.model_validate(found)

@@ -5,9 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from engram.client.disk_memory import DiskStore
 from engram.client.training_description import Training, read_training
 from engram.guards.accounting.guarantee import adjacency, spent
@@ -37,15 +34,11 @@ from engram.wire.messages import EVALUATE, TRAIN
 
 _OWN: Final = {"dataset", "schema"}  # settings of which a node has its own
 _STEPS: Final = (1, 2, 5)  # of ranges, times powers of ten
+_LEAST: Final = ("least-rows", "least-drawn", "least-count", "secure")
 
 
 def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
-    """Adds a site's part to a release, signed by its key, and notes that in the site's log.
-
-    Args:
-        release: The release's folder.
-        folder: The client's.
-        state: Its node's state.
+    """Adds the part of a client's folder to that of a release, and notes that in the site's log.
 
     Raises:
         Refused: The record does not fit what the node knows of the training; its log or ledger is
@@ -65,24 +58,25 @@ def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
         raise Refused(f"this site's log has no round of training {found.run.training}")
     counted, least = _counted(training, node.partition_id), rules.least_count
     answers = len(work) + _noised_scores(lines, training.experiment, rules)
-    in_words = sorted_json(rules.model_dump(mode="json", by_alias=True))
+    rules_by_key = rules.model_dump(mode="json", by_alias=True)
+    asked = [one for one in requests(state / APPROVALS) if one.training == training.folder.name]
     part = {
         "client": node.partition_id,
         "key": fingerprint(read_public_key(node.public_key)),
         **stamp(now()),
         "asked-by": node.superlink,
         "source": training.source,
-        "policy": hashlib.sha256(in_words).hexdigest(),
-        "least": _least(rules),
+        "policy": hashlib.sha256(sorted_json(rules_by_key)).hexdigest(),
+        "least": {key: rules_by_key[key] for key in _LEAST},
         "must-approve": rules.approval,
-        "approvals": _approvals(state, found.run.training),
+        "approvals": {one.terms: one.answer for one in asked},
         "rounds": len(work),
         "rows": row_range(sum(counted.values()), least),
-        "events": _events(counted, least),
+        "events": {name: row_range(n, least) for name, n in counted.items() if name},
         "memory": _memory(state, found.run.training, node.partition_id),
         "privacy": _privacy(found.run, training, answers, sum(counted.values())),
         "ledger": _ledger(state, rules),
-        "log": {"lines": len(log.lines), "sha256": log.last},
+        "log": log.last,
     }
     made = signed_part(found.run, part, read_node_key(node.private_key))
     others = [site for site in found.sites if site.client != made.client]
@@ -97,15 +91,8 @@ def check_released_at_site(
 ) -> None:
     """Checks that a site whose policy demands a release may export what its node keeps.
 
-    Args:
-        folder: The client's folder, with the certificate of its authority.
-        state: Its node's state.
-        release: The release's folder; None if the site has named none.
-        training: The training's name.
-        client: The client.
-
     Raises:
-        Refused: There is no release, it is not signed by all, or it is of other models.
+        Refused: The ``release`` is None, not signed by all, or of other models.
     """
     if release is None:
         raise Refused(
@@ -121,31 +108,26 @@ def check_released_at_site(
         )
 
 
-def row_range(rows: int, least: int) -> dict[str, int]:
+def row_range(rows: int, least: int) -> list[int]:
     """Returns the range, between multiples 1, 2 and 5 of powers of ten, that a number lies in.
 
     Numbers below ``least`` are told as no more than that.
     """
     if rows < least:
-        return {"low": 0, "high": least - 1}
+        return [0, least - 1]
     bounds = [step * 10**power for power in range(len(str(rows)) + 1) for step in _STEPS]
     low = max(bound for bound in bounds if bound <= rows)
     high = min(bound for bound in bounds if bound > rows) - 1
-    return {"low": max(low, least), "high": high}
+    return [max(low, least), high]
 
 
 def _compare(run: RunPart, training: Training) -> None:
     """Refuses a record of other settings than the node has trained by."""
-    asked = request_of(training.experiment, run.training, 0)
-    ours, theirs = (
-        {key: value for key, value in settings.items() if key not in _OWN}
-        for settings in (asked.settings, run.settings)
-    )
-    other = [key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)]
-    other += ["method"] * (asked.method != run.method)
-    other += ["guarantee"] * (asked.privacy != run.guarantee)
-    other += ["source"] * (training.source not in run.sources)
-    if other:
+    asked, source = request_of(training.experiment, run.training, 0), training.source
+    ours = {**asked.settings, "method": asked.method, "guarantee": asked.privacy}
+    theirs = {**run.settings, "method": run.method, "guarantee": run.guarantee}
+    other = {key for key in {*ours, *theirs} - _OWN if ours.get(key) != theirs.get(key)}
+    if other := other | ({"source"} if source not in run.sources else set()):
         raise Refused(
             f"the release must be of the training that this node knows, and differs in "
             f"{few_names(sorted(other))}: the coordinator makes another one"
@@ -168,23 +150,6 @@ def _noised_scores(lines: Sequence[Mapping[str, Any]], e: Experiment, rules: Pol
     return sum(e.covers_clients and (not total or is_scored(e, number)) for number in rounds)
 
 
-def _least(rules: Policy) -> dict[str, int]:
-    return {
-        "rows": rules.least_rows,
-        "drawn": rules.least_drawn,
-        "count": rules.least_count,
-        "sites": rules.secure,
-    }
-
-
-def _approvals(state: Path, training: str) -> list[dict[str, str]]:
-    return [
-        {"terms": one.terms, "asked": one.asked, "answer": one.answer}
-        for one in requests(state / APPROVALS)
-        if one.training == training
-    ]
-
-
 def _memory(state: Path, training: str, client: int) -> dict[str, str]:
     store = DiskStore(state / "memory" / training)
     files = [*store.versions(client).values(), *store.serving(client).values()]
@@ -192,33 +157,17 @@ def _memory(state: Path, training: str, client: int) -> dict[str, str]:
 
 
 def _counted(training: Training, client: int) -> dict[str, int]:
-    """Returns the number of a client's training rows of each class; of values under one name."""
-    if training.experiment.own.trains_network:
-        data = training.data(client)
-        targets: npt.NDArray[Any] = data.train.y[data.train.rows[client]].numpy()
-        return _by_class(targets, data.classes)
-    tables = training.tables(client)
-    rows = tables.train[client]
-    if rows is None:
-        raise Refused(f"this node has no rows of client {client}, whose part it is to sign")
-    return _by_class(np.asarray(rows.y), tables.classes)
-
-
-def _by_class(targets: npt.NDArray[Any], classes: Sequence[str]) -> dict[str, int]:
-    if targets.ndim != 1 or not (classes or np.issubdtype(targets.dtype, np.integer)):
+    """Returns the number of a client's training rows of each class; of values under no name."""
+    if not training.experiment.own.trains_network:
+        rows = training.tables(client).train[client]
+        return {"": 0 if rows is None else len(rows.y)}
+    data = training.data(client)
+    targets = data.train.y[data.train.rows[client]]
+    if targets.ndim != 1 or targets.is_floating_point():
         return {"": len(targets)}
-    values, counts = np.unique(targets.astype(np.int64), return_counts=True)
-    found = dict(zip(values.tolist(), counts.tolist(), strict=True))
-    names = classes or [str(value) for value in values]
-    return {
-        name: found.get(number if classes else int(name), 0) for number, name in enumerate(names)
-    }
-
-
-def _events(counted: Mapping[str, int], least: int) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "rows": row_range(count, least)} for name, count in counted.items() if name
-    ]
+    counts = targets.bincount(minlength=len(data.classes)).tolist()
+    names = data.classes or range(len(counts))
+    return {str(name): count for name, count in zip(names, counts, strict=True)}
 
 
 def _privacy(run: RunPart, training: Training, answers: int, rows: int) -> dict[str, Any] | None:
@@ -233,9 +182,7 @@ def _privacy(run: RunPart, training: Training, answers: int, rows: int) -> dict[
 
 def _ledger(state: Path, rules: Policy) -> dict[str, Any] | None:
     book = Ledger(state / LEDGER, rules.epsilon, rules.delta)
-    books = book.sound()
-    if not books.lines:
+    if not (books := book.sound()).lines:
         return None
-    most, head = max(book.spent(books).values(), default=0.0), {"lines": len(books.lines)}
-    found = {"epsilon": most, "limit": rules.epsilon, "delta": rules.delta}
-    return found | {"head": head | {"sha256": books.last}}
+    found = {"epsilon": max(book.spent(books).values(), default=0.0), "head": books.last}
+    return found | {"limit": rules.epsilon, "delta": rules.delta}
