@@ -5,7 +5,6 @@ A folder holds ``release.json``, the record, with the ``registry`` of the sites'
 and its own, as sorted JSON. Each client that has taken part must have signed.
 """
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Annotated, Any, Final, Literal
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ConfigDict, Field, StringConstraints
 
-from engram.data.digests import file_sha256
 from engram.data.file_models import Count, Figure, Stored, of_kind
 from engram.guards.secure.registry import is_signed, keys_in
 from engram.guards.secure.signatures import sign, verify
@@ -24,14 +22,13 @@ from engram.runs.checkpoints import DamagedCheckpoint, checkpoints_in, file_dige
 from engram.runs.run import Run
 from engram.settings.errors import Refused, few_names
 from engram.settings.fields import Scalar
-from engram.settings.files import parse_json, read_file, refusing, replace_file, sorted_json
+from engram.settings.files import read_json, refusing, replace_file, sorted_json
 
 RELEASE: Final = "release"
 """The folder of a release in a run's folder."""
 
 RECORD: Final = "release.json"
 
-_LARGEST: Final = 2**26  # bytes
 _SIGNATURE: Final = "signature"
 _PURPOSE: Final = b"engram release\n"
 
@@ -68,8 +65,6 @@ class RunPart(_Strict):
     rounds: Count
     participation: dict[_Client, Count] = Field(description="rounds that learned from each client")
     plug_ins: list[str]
-    aggregation: str
-    guards: str = Field(description="guards of the user's own")
     guarantee: str = Field(description="what privacy the settings promise; empty for none")
     privacy: Privacy | None = Field(description="the largest epsilon that was spent of a client")
     audit: list[str] = Field(description="verdicts of attacks; empty if none were tried")
@@ -110,7 +105,9 @@ class SitePart(_Strict):
     privacy: Privacy | None = Field(description="epsilon spent of its data in this run")
     ledger: Ledger | None
     log: _Digest = Field(description="SHA-256 of its log's last line")
-    signature: str = Field(description="ECDSA with SHA-256, of the run's part and this one")
+    signature: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$")] = Field(
+        description="ECDSA with SHA-256, of the run's part and this one, in hexadecimal"
+    )
 
 
 class Release(_Strict):
@@ -130,14 +127,8 @@ def read_release(folder: Path) -> Release:
         Refused: There is none, or it is damaged or not as it was written.
     """
     path = folder / RECORD
-    with refusing(f"{path} cannot be read"):
-        data = read_file(path, most=_LARGEST)
-    try:
-        contents = parse_json(data)
-    except ValueError as error:
-        raise Refused(f"{path} is damaged: {error}") from error
-    found = of_kind(Release, contents, path)
-    if data != _serialized(found):  # so that no two files stand for one record
+    found = of_kind(Release, read_json(path), path)
+    if path.read_bytes() != _serialized(found):  # so that no two files stand for one record
         raise Refused(f"{path} has been edited: take it again as engram release wrote it")
     return found
 
@@ -151,16 +142,6 @@ def write_release(folder: Path, release: Release) -> None:
     ordered = sorted(release.sites, key=lambda site: site.client)
     with refusing(f"{folder / RECORD} cannot be written"):
         replace_file(folder / RECORD, _serialized(Release(run=release.run, sites=ordered)))
-
-
-def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file.
-
-    Raises:
-        Refused: It cannot be read, or is no regular file.
-    """
-    with refusing(f"{path} cannot be read"):
-        return file_sha256(path)
 
 
 def _serialized(release: Release) -> bytes:
@@ -178,16 +159,13 @@ def _contents(part: _Strict) -> dict[str, Any]:
 def signed_part(run: RunPart, site: Mapping[str, Any], key: ec.EllipticCurvePrivateKey) -> SitePart:
     """Signs a site's part of a record; ``site`` has its entries but the signature, by key."""
     part = SitePart.model_validate({**site, _SIGNATURE: ""})
-    signature = base64.b64encode(sign(_words(run, part), key)).decode()
-    return part.model_copy(update={_SIGNATURE: signature})
+    return part.model_copy(update={_SIGNATURE: sign(_words(run, part), key).hex()})
 
 
 def verified_release(folder: Path, keys: Path) -> Release:
-    """Returns a record that all sites have signed, by the certificates of a trusted authority.
+    """Returns a record that all sites have signed, by the ``ca.crt`` in a folder of trusted keys.
 
-    Args:
-        folder: The record's folder.
-        keys: A folder with ``ca.crt``; the registry is the one in it, or else the record's.
+    The registry is the one in that folder, or else the record's.
 
     Raises:
         Refused: A site has not signed, the record is not what it has signed, or the authority has
@@ -212,22 +190,15 @@ def verified_release(folder: Path, keys: Path) -> Release:
     for site in found.sites:
         if site.client not in parties or fingerprint(parties[site.client]) != site.key:
             raise Refused(f"{place / 'registry'} has no such key of client-{site.client}")
-        verify(site.client, _decoded(site), _words(found.run, site), parties.__getitem__)
+        verify(
+            site.client, bytes.fromhex(site.signature), _words(found.run, site), parties.__getitem__
+        )
     return found
 
 
 def _words(run: RunPart, site: SitePart) -> bytes:
     told = {name: value for name, value in _contents(site).items() if name != _SIGNATURE}
     return _PURPOSE + sorted_json({"run": _contents(run), "site": told})
-
-
-def _decoded(site: SitePart) -> bytes:
-    """Returns a signature's bytes; none unless its text is the one that stands for them."""
-    try:
-        data = base64.b64decode(site.signature, validate=True)
-    except ValueError:
-        return b""
-    return data if base64.b64encode(data).decode() == site.signature else b""
 
 
 # --- Exports -------------------------------------------------------------------------------------

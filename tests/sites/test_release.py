@@ -178,7 +178,7 @@ def changed(value):
         return not value
     if isinstance(value, int | float):
         return value + 1
-    if isinstance(value, str):  # one hexadecimal digit, or letter of base64
+    if isinstance(value, str):  # one letter, or hexadecimal digit
         return ("b" if value[:1] == "a" else "a") + value[1:]
     return ["a"] if isinstance(value, list) else {"a": "0" * 64}
 
@@ -219,20 +219,13 @@ def test_every_field_that_is_changed_added_or_taken_out_is_refused(tmp_path, rel
         verified_release(machine, keys)
 
 
-def test_keys_of_another_authority_and_other_sites_verify_nothing(tmp_path, engram, release):
+def test_keys_of_another_authority_verify_nothing(tmp_path, engram, release):
     done(engram("init-federation", "other", "--clients", 3))
     other, (machine, keys) = tmp_path / "other" / "server", elsewhere(release, tmp_path)
     assert "has no such key of client-0" in refused(engram("release", machine, "--verify", other))
     shutil.copy(other / "ca.crt", keys)
     said = refused(engram("release", machine, "--verify", keys))
     assert f"{keys}/registry must be signed by the authority of {keys}/ca.crt" in said
-    shutil.copytree(release, "forged")
-    done(engram("release", "forged", "--sign", "fed/client-0"))  # by the right key
-    shutil.copy("other/client-0/client.key", "fed/client-0")
-    shutil.copy("other/client-0/client.pub", "fed/client-0")
-    done(engram("release", "forged", "--sign", "fed/client-0"))
-    said = refused(engram("release", "forged", "--verify", "fed/server"))
-    assert "fed/server/registry has no such key of client-0" in said
 
 
 def test_without_a_release_nothing_is_exported_where_a_policy_demands_one(tmp_path, engram, run):
@@ -284,9 +277,8 @@ def test_a_site_signs_nothing_that_its_node_knows_otherwise(tmp_path, engram, ru
     log = tmp_path / "fed/client-2/state/log/log.jsonl"
     log.write_text(log.read_text().replace('"round": 1', '"round": 7'))
     assert "a site signs no release by a log that was changed" in refused(engram(*sign))
-    other = whole["run"] | {"requester": "Dr Ames"}
     (tmp_path / "copy").mkdir()
-    write(tmp_path / "copy", {"run": other, "sites": []})
+    write(tmp_path / "copy", {"run": whole["run"] | {"requester": "Dr Ames"}, "sites": []})
     said = refused(engram("release", "runs/fed", "--join", "copy"))
     assert "releases must be copies of one record" in said
     assert "takes one of --federation" in refused(engram("release", "runs/fed"))

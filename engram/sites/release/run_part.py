@@ -6,18 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from engram.attack.audit.report import AUDIT
+from engram.data.digests import file_sha256
 from engram.guards.accounting.guarantee import adjacency
 from engram.guards.secure.registry import REGISTRY
 from engram.runs.participation import participation
-from engram.runs.release import (
-    RECORD,
-    RELEASE,
-    Release,
-    RunPart,
-    model_digests,
-    sha256_of,
-    write_release,
-)
+from engram.runs.release import RECORD, RELEASE, Release, RunPart, model_digests, write_release
 from engram.runs.run import Run
 from engram.runs.run_places import begun
 from engram.settings.errors import Refused
@@ -35,12 +28,7 @@ def begin_release(
 ) -> Path:
     """Begins the release of a finished run on a federation; returns the release's folder.
 
-    Args:
-        folder: The run's.
-        server: The federation's server folder, with the registry of its sites' keys.
-        requester: Who asks for the release, and for what project.
-        sbom: A software bill of materials, of which the record has the hash; None for none.
-        audit: An ``audit.json`` of a run by these settings; None for the run's own, if any.
+    For the arguments see ``RunPart``; without ``audit`` it is the run's own, if there is one.
 
     Raises:
         Refused: The run is not finished, or a file cannot be read or written.
@@ -64,14 +52,16 @@ def _run_part(folder: Path, requester: str, sbom: Path | None, audit: Path | Non
     asked = request_of(e, str(config["training"]), 0)
     attacks = audit or (folder / AUDIT if (folder / AUDIT).is_file() else None)
     hashes = model_digests(record)
-    hashes |= {name: sha256_of(path) for name, path in (("sbom", sbom), ("audit", attacks)) if path}
+    hashes |= {
+        name: file_sha256(path) for name, path in (("sbom", sbom), ("audit", attacks)) if path
+    }
     if schema := first.get("schema"):
         hashes["schema"] = hashlib.sha256(str(schema).encode()).hexdigest()
     parts = {str(one.client): one.took_part for one in participation(record.rows())}
     found: dict[str, Any] = {"format": 1, **stamp(now()), "requester": requester}
     found |= {"training": asked.training, "method": asked.method, "settings": {**asked.settings}}
     found |= {"rounds": record.done, "participation": parts, "plug-ins": list(asked.plugins)}
-    found |= {"aggregation": e.aggregation, "guards": e.guards, "guarantee": asked.privacy}
+    found |= {"guarantee": asked.privacy}
     known = {key: results[key] for key in ("epsilon", "delta") if "epsilon" in results}
     found |= {"privacy": known | {"adjacency": adjacency(e)} if known else None}
     found |= {"audit": [*read_json(attacks).get("verdict", [])] if attacks else []}

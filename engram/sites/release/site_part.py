@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from engram.client.disk_memory import DiskStore
 from engram.client.training_description import Training, read_training
+from engram.data.digests import file_sha256
 from engram.guards.accounting.guarantee import adjacency, spent
 from engram.guards.calibration import plan_of
 from engram.guards.presets import is_scored, protections
@@ -16,7 +17,6 @@ from engram.runs.release import (
     RunPart,
     SitePart,
     read_release,
-    sha256_of,
     signed_part,
     verified_release,
     write_release,
@@ -52,7 +52,8 @@ def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
     log = audit.read()
     if log.fault:
         raise Refused(f"{log.fault}: a site signs no release by a log that was changed")
-    lines = [line for line in log.lines if _is_of(line, found.run.training)]
+    done = (line for line in log.lines if "kind" in line and "why" not in line)
+    lines = [line for line in done if line.get("training") == found.run.training]
     work = [line for line in lines if line["kind"] == TRAIN]
     if not work:
         raise Refused(f"this site's log has no round of training {found.run.training}")
@@ -139,10 +140,6 @@ def _compare(run: RunPart, training: Training) -> None:
         )
 
 
-def _is_of(line: Mapping[str, Any], training: str) -> bool:
-    return "kind" in line and line.get("training") == training and "why" not in line
-
-
 def _noised_scores(lines: Sequence[Mapping[str, Any]], e: Experiment, rules: Policy) -> int:
     """Number of answers of scores that cost epsilon; where there is a total, not all are told."""
     rounds = [line["round"] for line in lines if line["kind"] == EVALUATE]
@@ -153,7 +150,7 @@ def _noised_scores(lines: Sequence[Mapping[str, Any]], e: Experiment, rules: Pol
 def _memory(state: Path, training: str, client: int) -> dict[str, str]:
     store = DiskStore(state / "memory" / training)
     files = [*store.versions(client).values(), *store.serving(client).values()]
-    return {path.name: sha256_of(path) for path in files}
+    return {path.name: file_sha256(path) for path in files}
 
 
 def _counted(training: Training, client: int) -> dict[str, int]:
