@@ -66,7 +66,6 @@ class RunPart(_Strict):
     participation: dict[_Client, Count] = Field(description="rounds that learned from each client")
     plug_ins: list[str]
     guarantee: str = Field(description="what privacy the settings promise; empty for none")
-    privacy: Privacy | None = Field(description="the largest epsilon that was spent of a client")
     audit: list[str] = Field(description="verdicts of attacks; empty if none were tried")
     sources: list[str] = Field(description="fingerprints of the source code that has run")
     versions: dict[str, str] = Field(description="of the packages that compute")
@@ -78,7 +77,7 @@ class RunPart(_Strict):
 class Ledger(_Strict):
     """The site's privacy ledger, over all runs."""
 
-    epsilon: Figure = Field(description="spent of its data, the most of all accounts")
+    epsilon: Figure = Field(description="spent of its data, rounded up to a tenth of the limit")
     limit: Figure = Field(description="the site's total; 0 for none")
     delta: Figure
     head: _Digest = Field(description="SHA-256 of its last line, which has that of the one before")
@@ -102,7 +101,7 @@ class SitePart(_Strict):
     rows: _Range = Field(description="training rows: least and most")
     events: dict[str, _Range] = Field(description="training rows by class; empty of values")
     memory: _Hashes = Field(description="of its client's memory, of which its own model is made")
-    privacy: Privacy | None = Field(description="epsilon spent of its data in this run")
+    privacy: Privacy | None = Field(description="epsilon of its data in this run, at most")
     ledger: Ledger | None
     log: _Digest = Field(description="SHA-256 of its log's last line")
     signature: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$")] = Field(

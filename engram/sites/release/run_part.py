@@ -3,11 +3,10 @@
 import hashlib
 import shutil
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from engram.attack.audit.report import AUDIT
 from engram.data.digests import file_sha256
-from engram.guards.accounting.guarantee import adjacency
 from engram.guards.secure.registry import REGISTRY
 from engram.runs.participation import participation
 from engram.runs.release import RECORD, RELEASE, Release, RunPart, model_digests, write_release
@@ -47,23 +46,29 @@ def begin_release(
 
 def _run_part(folder: Path, requester: str, sbom: Path | None, audit: Path | None) -> RunPart:
     record = Run.open(folder)
-    results, config, first = record.finished, record.config, record.first_row
+    config, _ = record.config, record.finished  # or it is refused
     e = Experiment.from_config(begun(folder, None)[0])
     asked = request_of(e, str(config["training"]), 0)
     attacks = audit or (folder / AUDIT if (folder / AUDIT).is_file() else None)
-    hashes = model_digests(record)
-    hashes |= {
-        name: file_sha256(path) for name, path in (("sbom", sbom), ("audit", attacks)) if path
-    }
-    if schema := first.get("schema"):
+    files, hashes = {"sbom": sbom, "audit": attacks}, model_digests(record)
+    hashes |= {name: file_sha256(path) for name, path in files.items() if path}
+    if schema := record.first_row.get("schema"):
         hashes["schema"] = hashlib.sha256(str(schema).encode()).hexdigest()
-    parts = {str(one.client): one.took_part for one in participation(record.rows())}
-    found: dict[str, Any] = {"format": 1, **stamp(now()), "requester": requester}
-    found |= {"training": asked.training, "method": asked.method, "settings": {**asked.settings}}
-    found |= {"rounds": record.done, "participation": parts, "plug-ins": list(asked.plugins)}
-    found |= {"guarantee": asked.privacy}
-    known = {key: results[key] for key in ("epsilon", "delta") if "epsilon" in results}
-    found |= {"privacy": known | {"adjacency": adjacency(e)} if known else None}
-    found |= {"audit": [*read_json(attacks).get("verdict", [])] if attacks else []}
-    found |= {"sources": config["sources"], "versions": config["versions"], "hashes": hashes}
-    return RunPart.model_validate(found)
+    shares = participation(record.rows())
+    part = {
+        "format": 1,
+        **stamp(now()),
+        "requester": requester,
+        "training": asked.training,
+        "method": asked.method,
+        "settings": {**asked.settings},
+        "rounds": record.done,
+        "participation": {str(share.client): share.took_part for share in shares},
+        "plug-ins": list(asked.plugins),
+        "guarantee": asked.privacy,
+        "audit": [*read_json(attacks).get("verdict", [])] if attacks else [],
+        "sources": config["sources"],
+        "versions": config["versions"],
+        "hashes": hashes,
+    }
+    return RunPart.model_validate(part)

@@ -1,6 +1,7 @@
 """The part of a release record about a site, which the site makes of its node's state and signs."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -59,6 +60,7 @@ def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
         raise Refused(f"this site's log has no round of training {found.run.training}")
     counted, least = _counted(training, node.partition_id), rules.least_count
     answers = len(work) + _noised_scores(lines, training.experiment, rules)
+    rows = row_range(sum(counted.values()), least)
     rules_by_key = rules.model_dump(mode="json", by_alias=True)
     asked = [one for one in requests(state / APPROVALS) if one.training == training.folder.name]
     part = {
@@ -72,10 +74,10 @@ def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
         "must-approve": rules.approval,
         "approvals": {one.terms: one.answer for one in asked},
         "rounds": len(work),
-        "rows": row_range(sum(counted.values()), least),
+        "rows": rows,
         "events": {name: row_range(n, least) for name, n in counted.items() if name},
         "memory": _memory(state, found.run.training, node.partition_id),
-        "privacy": _privacy(found.run, training, answers, sum(counted.values())),
+        "privacy": _privacy(found.run, training, answers, max(1, rows[0])),
         "ledger": _ledger(state, rules),
         "log": log.last,
     }
@@ -168,7 +170,10 @@ def _counted(training: Training, client: int) -> dict[str, int]:
 
 
 def _privacy(run: RunPart, training: Training, answers: int, rows: int) -> dict[str, Any] | None:
-    """Returns epsilon of a site's data in a run; None if the run's settings promise none."""
+    """Returns epsilon of a site's data in a run; None if the run's settings promise none.
+
+    It is that of the least ``rows`` of their range: an exact one could tell how many there are.
+    """
     e = training.experiment
     plan = plan_of(e, rows)
     if not protections(e).releases(plan):
@@ -181,5 +186,6 @@ def _ledger(state: Path, rules: Policy) -> dict[str, Any] | None:
     book = Ledger(state / LEDGER, rules.epsilon, rules.delta)
     if not (books := book.sound()).lines:
         return None
-    found = {"epsilon": max(book.spent(books).values(), default=0.0), "head": books.last}
+    most, step = max(book.spent(books).values(), default=0.0), rules.epsilon / 10 or 1.0
+    found = {"epsilon": round(step * math.ceil(most / step), 6), "head": books.last}
     return found | {"limit": rules.epsilon, "delta": rules.delta}
