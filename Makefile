@@ -46,6 +46,7 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose*.yml
+	$(BIN)/check-jsonschema --check-metaschema docs/release.schema.json
 	for part in server client; do \
 	  $(BIN)/kubectl kustomize docker/kubernetes/$$part | $(BIN)/kubernetes-validate --strict --quiet /dev/stdin || exit 1; \
 	done

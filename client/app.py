@@ -55,6 +55,7 @@ from engram.wire.wire import (
     COLUMNS,
     MODEL,
     OWN_DATA,
+    RELEASE,
     ROSTER,
     ROSTER_QUERY,
     SECONDS,
@@ -78,6 +79,8 @@ def _roster(node: "_Node", request: Request, context: NodeContext) -> "_Answered
     entry = described[ROSTER]
     if node.policy.approval:
         entry[APPROVAL] = True
+    if node.policy.release:
+        entry[RELEASE] = True
     if context.node_config.get("data"):
         entry[OWN_DATA] = True
     if node.policy.approval and not config_of(request.question.content).get(TRAINING):

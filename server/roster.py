@@ -280,6 +280,12 @@ class Attendance:
         entries = self._answers.entries
         return sorted(client for client, node in self._hosts.items() if entries[node].approval)
 
+    @property
+    def releasing(self) -> list[int]:
+        """Clients of sites that want models exported with a release only, ascending."""
+        entries = self._answers.entries
+        return sorted(client for client, node in self._hosts.items() if entries[node].release)
+
     def absent(self) -> dict[int, str]:
         """Returns the clients that cannot be asked now, and why."""
         away = self._nodes.difference(self._grid.get_node_ids())

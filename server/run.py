@@ -33,7 +33,7 @@ from engram.strategies.reply_border import noised_by
 from engram.strategies.rounds import Step, rounds
 from engram.wire.messages import Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import TRAINING
+from engram.wire.wire import RELEASE, TRAINING
 
 _log = getLogger("flwr.engram")
 
@@ -133,6 +133,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.clients = self.attendance.clients
         self.members = self.attendance.members
+        self.releasing = self.attendance.releasing
         self.accountant: PrivacyAccountant | None = None
         self.unpaid: list[list[int]] = []  # clients with noise on scores, before there is one
         self.scores = self.strategy.scored_from is not None  # whether rounds are scored
@@ -304,6 +305,7 @@ class _Run:
 
     def _look(self) -> None:
         if self.attendance.look():
+            self.releasing = self.attendance.releasing
             self.strategy.meet(self._roster())
 
     def _roster(self) -> Roster:
@@ -343,6 +345,8 @@ class _Run:
             row |= self._roster().to_row()
         if self.members is not None:
             row["members"] = sorted(self.members)
+        if self.releasing:
+            row[RELEASE] = self.releasing
         self.record.append(row)
         if self.on_round is not None:
             self.on_round(row)

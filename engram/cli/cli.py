@@ -41,7 +41,7 @@ GROUPS: Final = {
     "Look": "runs show data report board track audit methods",
     "Take home": "export adapt predict evaluate",
     "Between machines": "federation init-federation superlink register remove withdraw renew stop "
-    "status schema statistics doctor node approve policy log ledger leave memory",
+    "status schema statistics doctor node approve policy log ledger release leave memory",
     "Your own": "new app",
 }
 """Subcommands, under the headings that ``engram --help`` gives them."""
@@ -58,6 +58,7 @@ _MODULES: Final = {
     "engram.cli.withdraw_cli": "withdraw",
     "engram.cli.schema_cli": "schema statistics",
     "engram.sites.doctor": "doctor",
+    "engram.sites.release.command": "release",
     "engram.cli.node_cli": "node leave memory",
     "engram.cli.site_cli": "approve policy log ledger",
     "engram.cli.new_cli": "new app",
@@ -66,7 +67,7 @@ COMMANDS: Final = {name: one for one, names in _MODULES.items() for name in name
 
 LOOKING: Final = {
     *("runs", "show", "report", "board", "track", "methods", "predict", "status", "doctor"),
-    *("renew", "stop", "approve", "policy", "log", "ledger", "leave", "memory"),
+    *("renew", "stop", "approve", "policy", "log", "ledger", "release", "leave", "memory"),
 }
 """Commands that run no code that the current folder names: it may have come from elsewhere."""
 
@@ -140,6 +141,8 @@ engram log fed/client-0
 engram log fed/client-0 --json
 engram ledger fed/client-0
 engram ledger fed/client-0 --json
+engram release NAME --federation fed/server --requester trial-12
+engram release NAME --verify keys
 engram leave fed/client-2
 engram leave /etc/engram/client-2
 engram memory list fed/client-0

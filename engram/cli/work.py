@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from engram.simulations.replayed_participation import Participation as Participation
     from engram.sites.agreement import summary as summary
     from engram.sites.evaluate_at_sites import Visited as Visited, given_model as given_model
+    from engram.sites.release.site_part import check_released_at_site as check_released_at_site
     from engram.sites.schema_survey import (
         agreed as agreed,
         answer_of_nodes as answer_of_nodes,

@@ -100,7 +100,7 @@ def _digest_of(sources: tuple[Source, ...], stamp: str) -> str:
             found.update(f"name {source.unpermuted}\n".encode())
         for path in _files(source):
             inside = f" {path.relative_to(root)}" if path != root else ""
-            found.update(f"file {_of_file(path)}{inside}\n".encode())
+            found.update(f"file {file_sha256(path)}{inside}\n".encode())
     return found.hexdigest()
 
 
@@ -112,6 +112,11 @@ def _files(source: Source) -> Iterator[Path]:
         yield plain.path
 
 
-def _of_file(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file, in hexadecimal.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from engram.arguments import arguments
 from engram.core.checks import must
 from engram.data.source import Source
 from engram.home.learned import Learned, models_of
+from engram.runs.release import check_released
 from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused, refusals, told_with
 
@@ -37,6 +38,7 @@ def exported_into(
     number = told_with(wrong, lambda: None if client is None else learned.number(client))
     folder = free_folder(given.out, "common" if number is None else learned.called(number))
     _ = learned.record.finished  # refused before anything is loaded
+    check_released(learned.record)
     package = models_of(learned.experiment).package(learned, number)
     return written(learned, package, folder, check_format(format_))
 
@@ -53,6 +55,7 @@ def adapted_into(
     path = Source(str(data)).path
     folder = free_folder(given.out, path.stem)
     _ = learned.record.finished  # refused before anything is loaded
+    check_released(learned.record)
     found = models_of(learned.experiment).adapted(learned, path, path.stem)
     return written(learned, found, folder, checked)
 

@@ -149,6 +149,16 @@ def read_checkpoint(folder: Path, server_round: int) -> dict[str, bytes]:
     return files
 
 
+def file_digests(folder: Path, server_round: int) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a checkpoint, by name, verified as it is read.
+
+    Raises:
+        DamagedCheckpoint: As ``read_checkpoint``.
+    """
+    files = read_checkpoint(folder, server_round)
+    return {name: _described(data)["sha256"] for name, data in files.items()}
+
+
 def _manifest(folder: Path, server_round: int) -> dict[str, Any]:
     try:
         found = read_json(folder / _MANIFEST)

@@ -55,6 +55,7 @@ class MetricsRow(Stored):
     absent: dict[_Client, str] = Field({})
     names: dict[_Client, str] = Field({})
     own_data: Count = 0
+    release: _Clients = Field([])
     suspended: dict[str, _Suspended] = Field({})
     left_out: Count = 0
     ms: Figure = 0.0

@@ -1,7 +1,6 @@
 """An experiment: its settings, checked once before anything is started."""
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from inspect import Parameter, Signature, signature
 from typing import Any, Final, Self, TypeVar
@@ -24,6 +23,7 @@ from engram.settings.fields import (
     with_tables,
     wrong_values,
 )
+from engram.settings.files import sorted_json
 from engram.settings.model import EvaluationSettings, ModelSettings
 from engram.settings.network import NetworkMethod
 from engram.settings.run import Folders, MachineSettings
@@ -244,7 +244,7 @@ class Experiment(SharedSettings, Folders):
     def digest(self) -> str:
         """Returns 16 hex digits of ``identity`` without ``data-dir``."""
         same = {key: value for key, value in self.identity().items() if key != "data-dir"}
-        return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(sorted_json(same)).hexdigest()[:16]
 
 
 def by_key(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,11 @@ def parse_json(data: bytes) -> Any:
     raise ValueError(f"it nests more than {_DEEPEST} levels deep")
 
 
+def sorted_json(contents: Any) -> bytes:
+    """Serializes JSON with sorted keys, for digests and signatures of its contents."""
+    return json.dumps(contents, sort_keys=True).encode()
+
+
 def parse_toml(data: bytes) -> dict[str, Any]:
     """Returns the contents of TOML of foreign origin.
 

@@ -15,8 +15,11 @@ from engram.wire.clock import now
 
 AUDIT: Final = "log"  # the log's folder in a node's state
 
-ANSWERS: Final = ("approved", "refused")
-"""Kinds of lines about the site's answers to requests for approval."""
+RELEASED: Final = "released"
+"""Kind of a line about a run whose release the site has signed."""
+
+ANSWERS: Final = ("approved", "refused", RELEASED)
+"""Kinds of lines about the site's answers: to requests for approval, and for a release."""
 
 EXPORTED: Final = "exported"
 """Kind of a line about a model, or a memory, that the site took out of the node's state."""

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from engram.settings.errors import Refused
-from engram.settings.files import read_file, replace_file
+from engram.settings.files import read_file, replace_file, sorted_json
 from engram.sites.audit import stamp
 from engram.sites.hash_chain import NOTHING, Chain, Fields
 from engram.wire.clock import now
@@ -415,8 +415,7 @@ def _steps(line: Mapping[str, Any]) -> Steps:
 
 def _sealed(fields: Fields) -> Fields:
     """A line's fields with their digest, so that damage to the last line shows, too."""
-    text = json.dumps({**fields}, sort_keys=True)
-    return {**fields, "digest": hashlib.sha256(text.encode()).hexdigest()}
+    return {**fields, "digest": hashlib.sha256(sorted_json({**fields})).hexdigest()}
 
 
 def _is_sealed(line: Mapping[str, Any]) -> bool:

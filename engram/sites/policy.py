@@ -107,6 +107,9 @@ class Policy(Settings):
         0, ge=0, description="fewest sites in whose sum an update may leave; 0: it may leave alone"
     )
     approval: bool = Field(False, description="whether each training waits for engram approve")
+    release: bool = Field(
+        False, description="whether models are exported only with a release that all sites sign"
+    )
 
 
 USUAL: Final = Policy.model_validate({})  # the policy of a site that has no file
@@ -217,7 +220,7 @@ def is_looser(rule: str, new: Any, old: Any) -> bool:
         new, old = new or inf, old or inf
     if rule in (*_MOST, *_MOST_BUT_0, *_ALLOW):
         return bool(new > old)
-    if rule in (*_LEAST, "approval"):
+    if rule in (*_LEAST, "approval", "release"):
         return bool(new < old)
     if rule == "hours":
         return any(is_open(new, at) and not is_open(old, at) for at in _DAY)

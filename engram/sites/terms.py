@@ -7,7 +7,6 @@ whatever number its run has, so that a server gains nothing by inventing numbers
 """
 
 import hashlib
-import json
 from dataclasses import asdict, replace
 from math import ceil
 from pathlib import Path
@@ -17,6 +16,7 @@ from engram.guards.accounting.guarantee import guarantee
 from engram.guards.presets import client_guards
 from engram.settings.errors import Refused, one_line, printable
 from engram.settings.experiment import Experiment, default_config
+from engram.settings.files import sorted_json
 from engram.settings.fingerprint import fingerprint
 from engram.settings.plugins import plugins
 from engram.sites.approvals import Awaited, Request, Tally, given, write
@@ -44,7 +44,7 @@ def request_of(experiment: Experiment, training: str, run: int) -> Request:
     what = e.method, e.rounds, answers, 1 if masks else e.checkpoint_every, own, named, guarantee(e)
     request = Request(training, "", run, *what)
     shown = asdict(replace(request, run=0)), settings, fingerprint()
-    digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(sorted_json(shown)).hexdigest()
     return replace(request, terms=digest[:32])  # 128 bits, which no two requests share
 
 

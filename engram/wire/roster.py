@@ -11,7 +11,16 @@ from engram.scoring.score_columns import LARGEST
 from engram.settings.errors import UNNAMED, Names, brief, one_line
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.wire.messages import Content, Entries
-from engram.wire.wire import APPROVAL, COLUMNS, OWN_DATA, ROSTER, floats_of, read_int, read_list
+from engram.wire.wire import (
+    APPROVAL,
+    COLUMNS,
+    OWN_DATA,
+    RELEASE,
+    ROSTER,
+    floats_of,
+    read_int,
+    read_list,
+)
 
 _T = TypeVar("_T")
 
@@ -33,6 +42,7 @@ class NodeEntry(NamedTuple):
     table: bytes | None = None  # its ``DescribedTable``, sealed for the one who asks for it
     approval: bool = False  # whether its site approves each run before it takes part
     own_data: bool = False  # whether its rows are its own data set, not a share of the run's
+    release: bool = False  # whether its site wants models exported with a release only
 
 
 class Roster(NamedTuple):
@@ -141,7 +151,7 @@ def read_entry(content: Content) -> NodeEntry:
     if not isinstance(table, bytes | None):
         raise TypeError(f"a table must be sealed in bytes, got {brief(table)}")
     runs = str(entry["fingerprint"]), str(entry["source"])
-    site = bool(entry.get(APPROVAL)), bool(entry.get(OWN_DATA))
+    site = (bool(entry.get(key)) for key in (APPROVAL, OWN_DATA, RELEASE))
     return NodeEntry(*runs, hosted, kind, names, left_out, unscored, told, table, *site)
 
 

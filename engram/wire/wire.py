@@ -27,6 +27,7 @@ HELD_OUT: Final = "held-out"  # key of a reply: whether no row of a score was tr
 MODEL: Final = "model"  # config key: description of a given model, which nodes are to score
 NOISE: Final = "noise-multiplier"  # key of a reply's clients: that of the noise on their scores
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
+RELEASE: Final = "release"  # likewise: whether models are exported with a release only
 ROSTER: Final = "roster"
 SETTINGS: Final = "settings"  # config key of the roster query: digest of the server's settings
 TRAINING: Final = "training"  # config key: the training whose memories to use

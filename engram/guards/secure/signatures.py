@@ -62,7 +62,7 @@ class Advert(NamedTuple):
 
     def signed(self, session: Session, key: ec.EllipticCurvePrivateKey) -> Self:
         """Signs it with its party's registered key."""
-        return self._replace(signature=key.sign(self.words(session), _ALGORITHM))
+        return self._replace(signature=sign(self.words(session), key))
 
 
 def transcript(session: Session, adverts: Iterable[Advert]) -> bytes:
@@ -75,12 +75,17 @@ def transcript(session: Session, adverts: Iterable[Advert]) -> bytes:
 
 def sign_survivors(told: bytes, survivors: Set[int], key: ec.EllipticCurvePrivateKey) -> bytes:
     """Signs who the survivors are (Fig. 4, round 3), after a ``transcript``."""
-    return key.sign(survivors_in_words(told, survivors), _ALGORITHM)
+    return sign(survivors_in_words(told, survivors), key)
 
 
 def survivors_in_words(told: bytes, survivors: Set[int]) -> bytes:
     """Returns the bytes that parties sign of the survivors (Fig. 4, round 3)."""
     return b"engram secure survivors\n" + told + b"".join(map(_number, sorted(survivors)))
+
+
+def sign(words: bytes, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Signs bytes with a party's registered key, for ``verify``."""
+    return key.sign(words, _ALGORITHM)
 
 
 def verify(party: int, signature: bytes, words: bytes, registry: Registry) -> None:
