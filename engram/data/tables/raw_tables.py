@@ -107,18 +107,8 @@ def of_frame(
     if asked:
         faults = [Fault((), str(each), (each.column,)) for each in asked]
         raise DataError(faults[0]._replace(text=f"{path}: {faults[0].text}"), *faults[1:])
-    column = fitted.schema.column(target)
-    found: dict[str, Any] = {"y": labels_of(path, column, frame[target]) if y is None else y}
-    values = declared.schema.column(target).values
-    known = y is None and (frame[target].dtype == "category" or values)
-    if known and column.kind == "category":
-        found[CLASSES] = np.array(column.values)
-    if (part := parts_of(path, declared.schema, frame)) is not None:
-        found[PART] = part
+    found = _targets(path, frame, declared, fitted.schema.column(target), y)
     found |= {} if task is None else {"task": task}
-    if declared.survival:
-        survival, paired = survival_columns(path, frame, declared.schema), declared.paired
-        found |= {"y": survival.targets(path, found["y"])} if paired else {BESIDE: survival}
     schema = _of_inputs(path, names, fitted.schema, declared)
     if declared.text:
         if others := [n for n in frame if n not in (*declared.schema.names, target)]:
@@ -128,6 +118,23 @@ def of_frame(
     if schema.missing == "refuse":
         check_there(path, cells, "; ".join([_DECLARE, *fitted.notes]))
     return {**found, "x": cells, "schema": schema}
+
+
+def _targets(
+    path: Path, frame: Any, declared: Declared, column: Column, y: _Array | None
+) -> dict[str, Any]:
+    """Returns ``y``, and ``CLASSES``, ``PART`` and ``BESIDE`` where the frame has them."""
+    found: dict[str, Any] = {"y": labels_of(path, column, frame[column.name]) if y is None else y}
+    if y is None and column.kind == "category":
+        written = declared.schema.column(column.name).values
+        if frame[column.name].dtype == "category" or written:
+            found[CLASSES] = np.array(column.values)
+    if (part := parts_of(path, declared.schema, frame)) is not None:
+        found[PART] = part
+    if declared.survival:
+        survival, paired = survival_columns(path, frame, declared.schema), declared.paired
+        found |= {"y": survival.targets(path, found["y"])} if paired else {BESIDE: survival}
+    return found
 
 
 def _check_types(path: Path, frame: Any) -> None:
