@@ -251,12 +251,12 @@ def show(
     """
     tensors = _newest(folder, state, training, client, memory_key)
     methods = {entry.training: entry.method for entry in work.kept(_root(folder, state))}
-    of_table = methods.get(training) == work.Molar.name
-    table = Table("name", "shape", *(work.COLUMNS if of_table else ["norm or numbers"]))
+    columns = work.memory_columns(methods.get(training, ""))
+    table = Table("name", "shape", *(columns or ["norm or numbers"]))
     for name, leaf in sorted(tensors.items()):
         few = leaf.ndim == 1 and len(leaf) <= _FEW
         shown = [f"{value:.6g}" for value in (leaf.tolist() if few else [float(leaf.norm())])]
-        table.add_row(name, str(tuple(leaf.shape)), *(shown if of_table else ["  ".join(shown)]))
+        table.add_row(name, str(tuple(leaf.shape)), *(shown if columns else ["  ".join(shown)]))
     console().print(table)
 
 

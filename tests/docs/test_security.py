@@ -13,10 +13,8 @@ import yaml
 from engram.settings.fingerprint import source_root
 from engram.settings.logs import VARIABLE, Lines
 
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
 
-
-@needs_openssl
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
 def test_the_shown_commands_sign_files_and_notice_a_change(tmp_path):
     text = (source_root() / "SECURITY.md").read_text()
     signing, checking = re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)
@@ -30,19 +28,12 @@ def test_the_shown_commands_sign_files_and_notice_a_change(tmp_path):
         done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
-    assert run(signing)[0] == 0
-    assert run(checking)[0] == 0
-    digests = tmp_path / "SHA256SUMS"
-    assert [line.split()[1] for line in digests.read_text().splitlines()] == [
-        "build/engram.whl",
-        "build/engram.tar",
-        "build/sbom-image.json",
-    ]
+    assert (run(signing)[0], run(checking)[0]) == (0, 0)
+    assert (tmp_path / "SHA256SUMS").read_text().count("build/") == 3
     (tmp_path / "build" / "engram.whl").write_text("another")
     status, said = run(checking)
     assert (status, "build/engram.whl: FAILED" in said) == (1, True)
-    line = run("$ sha256sum build/*.whl build/*.tar build/*.json")[1]
-    digests.write_text(line)  # the digests of what was changed, which nobody has signed
+    run(f"$ {signing[signing.index('sha256sum') :]}".partition("\n")[0])  # signed by nobody
     status, said = run(checking)
     assert (status, "Signature Verification Failure" in said) == (1, True)
 
@@ -50,15 +41,11 @@ def test_the_shown_commands_sign_files_and_notice_a_change(tmp_path):
 def test_the_shown_collector_reads_what_a_log_line_has(monkeypatch):
     text = (source_root() / "docs" / "security.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
-    config = yaml.safe_load(block)
-    parser, move = config["receivers"]["filelog"]["operators"]
+    parser, move = yaml.safe_load(block)["receivers"]["filelog"]["operators"]
     monkeypatch.setenv(VARIABLE, "json")
     record = logging.LogRecord("flwr.engram", logging.WARNING, "", 0, "left %s", ("out",), None)
     line = json.loads(Lines().format(record))
     fields = [parser["timestamp"]["parse_from"], parser["severity"]["parse_from"], move["from"]]
-    time, level, message = (line[field.removeprefix("attributes.")] for field in fields)
-    layout = parser["timestamp"]["layout"].replace("%L", "%f")  # milliseconds
-    assert datetime.strptime(time, layout).timestamp()
-    assert (level, message) == (parser["severity"]["mapping"]["warn"], "left out")
-    (pipeline,) = config["service"]["pipelines"].values()
-    assert pipeline == {"receivers": ["filelog"], "exporters": [*config["exporters"]]}
+    time, *said = (line[field.removeprefix("attributes.")] for field in fields)
+    assert datetime.strptime(time, parser["timestamp"]["layout"].replace("%L", "%f"))
+    assert said == [parser["severity"]["mapping"]["warn"], "left out"]

@@ -17,7 +17,7 @@ from engram.tables.federation.molar import Molar, MolarBandit
 from engram.tables.site import INTERCEPT
 
 COLUMNS: Final = ("coef", "low", "high", "own", "shared")
-"""What a site remembers of each coefficient: itself, its interval, its own and the shared one."""
+"""Numbers that a site remembers of a coefficient: itself, its interval, the own and shared ones."""
 
 
 class Coefficients(NamedTuple):
@@ -34,6 +34,11 @@ class Coefficients(NamedTuple):
     schema: Schema
     outputs: list[str]
     table: str = ""
+
+
+def memory_columns(method: str) -> tuple[str, ...]:
+    """Returns the names of the numbers that each memory of a method has; empty if it varies."""
+    return COLUMNS if method == Molar.name else ()
 
 
 def remembered(experiment: Experiment, kind: Kind, memory: Params) -> Coefficients:
