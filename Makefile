@@ -12,7 +12,7 @@ FLOWER := tests/wire/test_messages.py tests/server/test_grid.py tests/simulation
 FLOWER_PROCESSES := tests/processes/test_stock_flower.py \
 	tests/simulations/test_ray.py::test_an_app_of_a_users_own
 
-.PHONY: demo federation test test-all test-processes newest golden lint types docs bench containers clean
+.PHONY: demo federation test test-all test-processes newest golden lint types docs sbom bench containers clean
 
 demo: .venv/ready
 	$(BIN)/engram compare $(DEMO) --config simulations/presets/demo.toml
@@ -56,6 +56,15 @@ types: .venv/ready
 
 docs: .venv/docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# What the image installs, with checksums, and what this environment holds, torch too.
+sbom: .venv/docs-ready
+	mkdir -p build
+	$(BIN)/pip check
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+	  --output-file build/sbom-image.json docker/requirements.txt
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --output-file build/sbom-environment.json .venv
 
 bench: .venv/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'

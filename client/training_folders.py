@@ -31,8 +31,12 @@ class Kept(NamedTuple):
     written: float  # seconds since 1970
 
 
-def kept(root: Path) -> Iterator[Kept]:
-    """Yields every client's newest memory in every training under a folder."""
+def kept(root: Path) -> list[Kept]:
+    """Returns every client's newest memory in every training under a folder, the latest first."""
+    return sorted(_memories(root), key=lambda memory: memory.written, reverse=True)
+
+
+def _memories(root: Path) -> Iterator[Kept]:
     for folder in sorted(path for path in root.glob("*") if path.is_dir()):
         store, about = DiskStore(folder), _about(folder)
         for client in store.clients():

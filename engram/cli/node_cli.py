@@ -231,7 +231,7 @@ _Client = Annotated[int, argument("CLIENT", "The client's number.")]
 
 @memory.command("list")
 def list_(folder: Site, state: State = None, as_json: JsonInstead = False) -> None:
-    """List all memories: run, method, client, round, size, date, and the training's name."""
+    """List all memories, latest first: run, method, client, round, size, date, training."""
     root = _root(folder, state)
     found = list(work.kept(root))
     if as_json:
@@ -246,15 +246,17 @@ def show(
 ) -> None:
     """Show a client's newest memory: names, shapes, and norms, or the numbers of short vectors.
 
-    A column of a table has five numbers: its coefficient, the limits of its confidence interval,
-    the client's own estimate, and the shared one.
+    A column of a table has its coefficient, the limits of its confidence interval, the client's
+    own estimate, and the shared one.
     """
     tensors = _newest(folder, state, training, client, memory_key)
-    table = Table("name", "shape", "norm or numbers")
+    methods = {entry.training: entry.method for entry in work.kept(_root(folder, state))}
+    columns = work.memory_columns(methods.get(training, ""))
+    table = Table("name", "shape", *(columns or ["norm or numbers"]))
     for name, leaf in sorted(tensors.items()):
         few = leaf.ndim == 1 and len(leaf) <= _FEW
         shown = [f"{value:.6g}" for value in (leaf.tolist() if few else [float(leaf.norm())])]
-        table.add_row(name, str(tuple(leaf.shape)), "  ".join(shown))
+        table.add_row(name, str(tuple(leaf.shape)), *(shown if columns else ["  ".join(shown)]))
     console().print(table)
 
 

@@ -13,7 +13,7 @@ import typer
 
 from engram.cli import work
 from engram.cli.options import Port, Server, argument, flag, option
-from engram.guards.secure.registry import REGISTRY
+from engram.guards.secure.registry import REGISTRY, fingerprint
 from engram.link.addresses import Address, check_host
 from engram.link.credentials import read_server
 from engram.link.server.certificates import DAYS
@@ -200,10 +200,9 @@ def renew(
         tls = renew_server(
             folder, host or [], days, superlink=address, authority=authority, another_key=new_key
         )
-        registry = sign_registry(folder)
+        sign_registry(folder)
     say(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
-    if registry:
-        say(f"{folder / REGISTRY}: {registry}, by which sites know each other")
+    say(*_registry(folder))
     say(*_renewed(folder, moved=address is not None, authority=authority))
 
 
@@ -254,6 +253,7 @@ def _added(folder: Path, new: Path) -> list[str]:
         f"{new}: for the new client's machine, and for nobody else",
         f"{folder}/server: for the coordinator's machine again; a server that runs lets it in",
         f"{folder}/client-*/node.toml: for the other clients' machines again, as there is one more",
+        *_registry(folder / "server"),
     ]
 
 
@@ -262,7 +262,16 @@ def _with_new_key(folder: Path, own: Path) -> list[str]:
         f"{own}: client.key and client.pub for the client's machine, and for nobody else",
         f"{folder}/server/clients: for the coordinator's machine; a server that runs lets the "
         "new key in, and refuses the old one",
+        *_registry(folder / "server"),
     ]
+
+
+def _registry(server: Path) -> list[str]:
+    """Returns a line with the fingerprint of the registry, if the authority has signed it here."""
+    path = server / REGISTRY
+    if not (server.parent / "ca.key").is_file() or not path.is_file():
+        return []
+    return [f"{path}: {fingerprint(path.read_bytes())}, by which sites know each other"]
 
 
 def _joined(folder: Path, fingerprint: str, authority: str) -> list[str]:

@@ -81,6 +81,9 @@ def test_new_key(typed):
     status, out, _ = typed("init-federation fed --new-key 1")
     assert status == 0
     assert "fed/client-1: client.key and client.pub for the client's machine" in out
+    registry = out.splitlines()[-1]
+    assert registry.startswith("fed/server/registry: SHA256:")
+    assert registry in typed("renew fed/server")[1].splitlines()
     own = read_node(FED / "client-1").public_key.read_bytes()
     assert own != before
     assert (SERVER / "clients" / "client-1.pub").read_bytes() == own

@@ -1,14 +1,20 @@
 """`engram node` and `engram memory`: what they say, and what they refuse before anything starts."""
 
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from engram.client.disk_memory import DiskStore
+from engram.client.training_description import note_training
+from engram.data.schema.columns import Kind
 from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
 from engram.sites.encrypted_file import read_key
 from tests.client.test_memory import params
 from tests.samples import entry
@@ -74,6 +80,21 @@ def remember(folder, key=None):
     store = DiskStore(folder / "state" / "memory" / TRAINING, key=key)
     for server_round in (3, 7):
         store.save(1, params(server_round), server_round=server_round, durable=3)
+
+
+def test_memories_are_listed_by_time_and_coefficients_have_heads(engram, folder):
+    for name, method, written in (("0" * 16, "fedavg", 1e9), ("f" * 16, "molar", 2e9)):
+        training = folder / "state" / "memory" / name
+        DiskStore(training).save(1, {"age": torch.arange(5.0)}, server_round=3, durable=0)
+        note_training(training, Experiment.from_config({"method": method}), Kind(), "", 17)
+        for path in training.rglob("*"):
+            os.utime(path, (written, written))
+    listed = json.loads(engram("memory", "list", folder, "--json")[1])
+    assert [entry["method"] for entry in listed] == ["molar", "fedavg"]
+    out = engram("memory", "show", folder, "f" * 16, 1)[1]
+    assert re.findall(r"coef|low|high|own|shared", out) == ["coef", "low", "high", "own", "shared"]
+    assert re.search(r"age .*\(5,\) .*0 .*1 .*2 .*3 .*4", out)
+    assert "norm or numbers" in engram("memory", "show", folder, "0" * 16, 1)[1]
 
 
 def test_memories_are_listed_shown_exported_and_forgotten(engram, folder):

@@ -39,7 +39,7 @@ from tests.support import write_npz
 ROOT = source_root()
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 SITE = sorted([*(ROOT / "docs").rglob("*.md"), *TUTORIALS])
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *SITE]
 _spec = importlib.util.spec_from_file_location("methods_tool", ROOT / "docs/tools/methods.py")
 TOOL = importlib.util.module_from_spec(_spec)  # what completes the pages of methods
 _spec.loader.exec_module(TOOL)

@@ -1,5 +1,7 @@
 """Exported models of tables and of users: coefficients with their intervals, users' networks."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -45,7 +47,7 @@ def test_a_sites_model_has_the_loss_that_the_run_reports(family, intercept, tmp_
     assert ("layer0.bias" in common.state_dict()) == intercept
 
 
-def test_a_target_of_text_gives_what_its_numbers_give():
+def test_a_target_of_text_gives_what_its_numbers_give(tmp_path):
     rng = np.random.default_rng(0)
     x = pd.DataFrame(rng.normal(size=(240, 2)), columns=["age", "dose"])
     numbers = (rng.random(240) < 1 / (1 + np.exp(-x.age))).astype(int)
@@ -65,6 +67,15 @@ def test_a_target_of_text_gives_what_its_numbers_give():
             numbered = run
     with pytest.raises(Refused, match="y must hold numbers"):
         numbered.adapt("new.csv")  # a text, of which the run does not say what it means
+    card = (tmp_path / "numbers-adapted" / "card.md").read_text()
+    pattern = r"\| ([a-z, -]+) \| loss \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|"
+    losses = {what: [*map(float, rest)] for what, *rest in re.findall(pattern, card)}
+    assert len(losses) == 3
+    assert all(low < mean < high for mean, low, high in losses.values())
+    shared, new = np.array(numbered.results["shared"]["coef"]), x.tail(50).to_numpy()
+    eta = new @ shared[:2] + shared[2]
+    deviance = 2 * (np.logaddexp(0, eta) - numbers.tail(50) * eta)
+    assert losses["the common model"][0] == pytest.approx(deviance.mean(), rel=1e-3)
     assert found["text"] == found["numbers"]
     assert run.results["classes"] == ["home", "ward"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -28,12 +28,19 @@ from engram.networks.export_modules import layered
 from engram.settings.errors import DataError, Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.tables.families import FAMILIES
-from engram.tables.federation.coefficients import Coefficients, linear, remembered
+from engram.tables.federation.coefficients import COLUMNS, Coefficients, linear, remembered
 from engram.tables.federation.host import TableSites
 from engram.tables.federation.molar import Molar, MolarBandit
 from engram.tables.federation.molar_messages import read_shared, read_told
 from engram.tables.site import Rows
 from engram.tables.survival.federation.cox import Cox
+
+_ADAPTED: Final = (
+    "adapted, cross-validated",
+    "these rows alone, cross-validated",
+    "the common model",
+)
+_LOSSES: Final = ("loss-personal", "loss-own", "loss-shared")  # a site's, of the same
 
 
 class LearnedTables(Learned):
@@ -153,19 +160,15 @@ def transferred(learned: LearnedTables, path: Path) -> tuple[Coefficients, Evide
     order = generator(e.seed, Stream.FOLDS).permutation(rows.size)
     folds = np.array_split(order, min(FOLDS, len(order))) if len(order) > 1 else []
     sites = [_at_a_site(learned, table, np.sort(np.setdiff1d(every, fold)), fold) for fold in folds]
-    losses = [own for _, own in sites]
-    sizes = [len(fold) for fold in folds]
-    called = {
-        "adapted, cross-validated": "loss-personal",
-        "these rows alone, cross-validated": "loss-own",
-        "the common model": "loss-shared",
-    }
     scores: dict[str, list[ScoreEstimate]] = {}
     intervals: list[Interval] = []
     if folds:
-        for what, name in called.items():
-            mean = float(np.average([own[name] for own in losses], weights=sizes))
-            scores[what] = [ScoreEstimate("loss", mean)]
+        losses = [
+            _row_losses(e, site, Rows(table.x[fold], targets[fold]))
+            for site, fold in zip(sites, folds, strict=True)
+        ]
+        for what, each in zip(_ADAPTED, np.concatenate(losses, axis=1), strict=True):
+            scores[what] = [mean_of("loss", torch.from_numpy(each))]
         means = [_means(learned, sites[k][0], x[fold]) for k, fold in enumerate(folds)]
         intervals = _intervals(e, torch.cat(means), y[np.concatenate(folds)])
     found = Evidence.of_table(scores, table.x, rows.schema, intervals)
@@ -194,6 +197,22 @@ def _means(learned: LearnedTables, memory: Params, x: Tensor) -> Tensor:
     with torch.no_grad():
         means: Tensor = layered(found.state, learned.experiment.of(Molar).family)(x)
     return means
+
+
+def _row_losses(e: Experiment, site: tuple[Params, dict[str, float]], rows: Rows) -> Array:
+    """Returns held-out rows' losses by each kind of coefficients, shape (3, n); NaN without one."""
+    (memory, means), own = site, e.of(Molar)
+    held_out = rows.with_ones() if own.intercept else rows
+    table = torch.stack([*memory.values()]).double().numpy()  # in the columns' order
+    loss, columns = FAMILIES[own.family].loss, zip(_LOSSES, ("coef", "own", "shared"), strict=True)
+    with np.errstate(over="ignore", invalid="ignore"):  # a Poisson mean may overflow
+        each = [
+            loss(held_out.x @ table[:, COLUMNS.index(kind)], rows.y)
+            if np.isfinite(means[name])
+            else np.full(len(rows.y), np.nan)
+            for name, kind in columns
+        ]
+    return np.stack(each)
 
 
 def _at_a_site(
