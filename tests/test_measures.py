@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 90_803), (["benchmarks"], 4_375), (["tests"], 79_350)]
+    ("folders", "most"), [(ROOMS, 96_410), (["benchmarks"], 4_375), (["tests"], 81_860)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most

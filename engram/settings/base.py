@@ -150,6 +150,11 @@ class Method(Settings):
         if not (shared.test_fraction or self.fits_all_rows):
             yield clash("test-fraction", 0, f"above 0 for {self.name}, which is scored")
 
+    def without_indicators(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Yields the fault that missing values have indicators, for methods of coefficients."""
+        if shared.missing == "indicator":
+            yield clash("missing", shared.missing, f"refuse or median for {self.name}")
+
 
 METHODS: dict[str, type[Method]] = {}
 """Every method, by its name; the first is the default."""

@@ -110,8 +110,7 @@ class Molar(Thresholded):
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Also names a threshold of 0, by which adaptive sharing would share nothing."""
         yield from super().problems(shared)
-        if shared.missing == "indicator":
-            yield clash("missing", shared.missing, "refuse or median for molar")
+        yield from self.without_indicators(shared)
         if self.sharing == "adaptive" and self.threshold_scale == 0:
             yield clash("threshold-scale", 0, "above 0 with sharing=adaptive", "sharing")
 

@@ -77,5 +77,4 @@ class Cox(Method):
         yield from super().problems(shared)
         if self.exchanges == 1 and self.firth:
             yield clash("firth", self.firth, "false with exchanges = 1", "exchanges")
-        if shared.missing == "indicator":
-            yield clash("missing", shared.missing, "refuse or median for cox")
+        yield from self.without_indicators(shared)
