@@ -13,7 +13,7 @@ from torch import nn
 import engram
 from engram.settings.errors import Refused
 
-OTHERS = {"meta-ban", "molar", "molar-bandit"}  # they train no network by local steps
+OTHERS = {"cox", "meta-ban", "molar", "molar-bandit"}  # they train no network by local steps
 METHODS = [name for name in engram.methods() if name not in OTHERS]
 ENGINES = ("vectorized", "sequential")
 ROWS = (20, 26, 32, 38, 44, 24, 30)  # of each client
