@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow
 
 from engram.data.readers.text_columns import TextColumns
-from engram.data.schema.cells import NUMBER
+from engram.data.schema.cells import GROUPED, NUMBER
 from engram.data.schema.columns import File, Schema
 from engram.data.schema.typed import is_plain
 from engram.settings.errors import DataError, few_names, one_line
@@ -40,7 +40,7 @@ def read_csv(path: Path, file: File, only: Collection[str] = ()) -> pa.Table:
         DataError: It cannot be read, is no table, or may be read in several ways; it says which
             lines of a schema name one.
     """
-    file, names, skip = _opened(path, file)
+    file, names, skip, _ = _opened(path, file)
     with _reading(path, file) as opened:
         return _arrow(opened, file, names, skip, only).read_all()
 
@@ -51,13 +51,15 @@ def read_frame(path: Path, file: File, schema: Schema, only: Collection[str] = (
     Numbers are as programs write them, unless the schema says something else; NaN where a cell is
     empty. For the rest see ``read_csv``.
     """
-    file, names, skip = _opened(path, file)
+    file, names, skip, rows = _opened(path, file)
     there = [name for name in names if name in only or not only]
-    found = TextColumns([is_plain(schema.column(name)) for name in there])
+    asked = {name for name in _grouped(names, rows) if not schema.column(name).kind}
+    plain = [is_plain(schema.column(name)) and name not in asked for name in there]
+    found = TextColumns(plain)
     with _reading(path, file) as opened:
         simple = there == names and file.encoding.startswith("utf-8")
         if not (simple and found.add_lines(opened, file.separator, skip)):
-            found = TextColumns([is_plain(schema.column(name)) for name in there])
+            found = TextColumns(plain)
             for batch in _arrow(opened, file, names, skip, there):
                 found.add(pa.concat_arrays(batch.columns))
         for name in [there[k] for k in found.lost]:
@@ -85,17 +87,25 @@ def _first_lines(path: Path, file: File) -> tuple[File, str]:
         return _separated(path, text, file), text
 
 
-def _opened(path: Path, file: File) -> tuple[File, list[str], int]:
-    """Returns the dialect, the columns' names, and the lines above the rows."""
+def _grouped(names: list[str], rows: list[list[str]]) -> set[str]:
+    """Columns of numbers that may have points between thousands, by their first rows."""
+    cells = dict(zip(names, zip(*rows, strict=False), strict=False))
+    pointed = {name: own for name, own in cells.items() if any("." in cell for cell in own)}
+    return {name for name, own in pointed.items() if all(map(GROUPED.fullmatch, filter(None, own)))}
+
+
+def _opened(path: Path, file: File) -> tuple[File, list[str], int, list[list[str]]]:
+    """Returns the dialect, the columns' names, the lines above the rows, and the first rows."""
     file, text = _first_lines(path, file)
-    if file.names:
-        return file, [*file.names], file.skip
     records = _by_line(text, file.separator)
+    rows = [record for _, record in records]
+    if file.names:
+        return file, [*file.names], file.skip, rows
     if not records:
         raise DataError(f"{path} is no table: its line of names does not end")
     names = [name.strip() for name in records[0][1]]
     check_names(path, names, len(records))
-    return file, names, file.skip + _lines_of_header(text, file)
+    return file, names, file.skip + _lines_of_header(text, file), rows[1:]
 
 
 @contextmanager

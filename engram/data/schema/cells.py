@@ -16,6 +16,8 @@ NOTHING: Final = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL"
 
 # A number as programs write it; digits that are a code, since a number begins with no zero.
 NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+GROUPED: Final = re.compile(r"[+-]?(0|[1-9]\d{0,2}(\.\d{3})*)", re.ASCII)
+"""A whole number with points between its thousands, if it has any."""
 CODE: Final = re.compile(r"[+-]?0\d+", re.ASCII)
 BLANKS: Final = {0xA0: " ", 0x202F: " "}  # that do not break, as between thousands
 EXACT: Final = 2**53  # whole numbers below it are float64

@@ -27,6 +27,9 @@ ColumnKind = Literal[
 ]
 Role = Literal["input", "target", "client", "part", "weight", "event", "time", "entry"]
 
+MOST_VALUES: Final = 1000
+"""Values of a column of text, each of which is an input, or an output."""
+
 INPUTS: Final = frozenset({"number", "whole", "category", "ordered", "truth", "date"})
 """Kinds of columns that are inputs, of which those of a category are one for each value.
 

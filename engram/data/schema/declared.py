@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from engram.core.checks import clash
-from engram.data.schema.columns import INPUTS, Column, Role, Schema
-from engram.data.schema.kinds import MOST_VALUES
+from engram.data.schema.columns import INPUTS, MOST_VALUES, Column, Role, Schema
 from engram.data.schema.written import key, line, read_schema
 from engram.scoring.tasks import CLASSIFICATION, SURVIVAL, TASKS
 from engram.settings.data import DataSettings

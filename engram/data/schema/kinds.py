@@ -14,16 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from engram.data.schema.cells import BLANKS, CODE, number
-from engram.data.schema.columns import Column, ColumnKind
-from engram.data.schema.typed import Cells
+from engram.data.schema.cells import BLANKS, CODE, GROUPED, number
+from engram.data.schema.columns import MOST_VALUES, Column, ColumnKind
+from engram.data.schema.typed import Cells, is_plain
 from engram.data.schema.written import Question, line
 
 FEW: Final = 10
 """Different cells up to which text is taken for a category, however few rows there are."""
-
-MOST_VALUES: Final = 1000
-"""Values of a column of text, each of which is an input, or an output."""
 
 MANY: Final = 50
 """Different cells above which text is not taken for a category."""
@@ -74,7 +71,7 @@ def kind_of(cells: Cells) -> ColumnKind:
 
 def is_measured(given: Any) -> bool:
     """Whether a column of pandas is fractions, and none that may be a code: no rule asks."""
-    if given.dtype.kind != "f":
+    if given.dtype.kind != "f" or not len(given):
         return False
     numbers = given.to_numpy(np.float64, na_value=np.nan)
     whole, least = np.trunc(numbers) == numbers, np.fmin.reduce(numbers)
@@ -167,6 +164,16 @@ def decorated(cells: Cells) -> Question | None:
     """Numbers with a decimal comma, marks between thousands, a currency, a percent sign, a unit."""
     ways = parsed(cells)
     return None if ways is None else ask(cells, f"is numbers with {_named(ways)}", *ways)
+
+
+def thousands(cells: Cells) -> Question | None:
+    """Numbers of which some have a point before three digits, and the others are below 1000."""
+    if not (cells.numbers is not None and is_plain(cells.column) and cells.all(GROUPED.fullmatch)):
+        return None
+    if len({"." in text for text in map(str, cells.texts)}) < 2:
+        return None
+    marks, looks = {"decimal": ",", "thousands": "."}, "may have points between thousands"
+    return ask(cells, f"{looks}, or three decimals", marks, {"kind": "number"})
 
 
 def _named(ways: Sequence[Mapping[str, str]]) -> str:
@@ -312,7 +319,7 @@ def constant(cells: Cells, *, marked: bool) -> Question | None:
 
 Rule = Callable[[Cells], Question | None]
 RULES: Final[Sequence[Rule]] = (
-    *(dates, days, parts, decorated, mixed, identifiers, codes, texts, blanks),
+    *(dates, days, parts, decorated, thousands, mixed, identifiers, codes, texts, blanks),
 )
 """Rules of inputs, of which the first that has a question asks it."""
 

@@ -59,6 +59,11 @@ NUMBERS = {
         'decimal = ",", thousands = " "',
     ),
     "unit": ([f"{50 + 9 * z:.2f} kg" for z in Z], 50 + 9 * Z, 'unit = "kg"'),
+    "points": (
+        [f"{k:,}".replace(",", ".") for k in range(500, 500 + 9 * N, 9)],
+        np.arange(500, 500 + 9 * N, 9),
+        'decimal = ",", thousands = "."',
+    ),
     "German thousands": (
         [f"{5e3 + 900 * z:,.2f}".translate(str.maketrans(",.", ".,")) + " €" for z in Z],
         5e3 + 900 * Z,

@@ -1,6 +1,7 @@
 """Settings of Cox's model between sites."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 from pydantic import Field
 
@@ -9,7 +10,6 @@ from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import columns_of
 from engram.settings.base import NO_NETWORK, Method, SharedSettings, method
 from engram.settings.fields import Float
-from engram.tables.survival.partial import Ties
 
 
 def _computed_by_sites(*_: object) -> float:
@@ -46,7 +46,9 @@ class Cox(Method):
         *("num_rounds", "eval_every", "checkpoint_every", "max_weight"),
     }
 
-    ties: Ties = Field("efron", description="how tied events count: efron or breslow")
+    ties: Literal["efron", "breslow"] = Field(
+        "efron", description="how tied events count: efron or breslow"
+    )
     firth: bool = Field(
         False,
         description="whether to add Firth's penalty: there is a finite maximum always, also where "
