@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,19 +33,20 @@ class Kept(NamedTuple):
 
 
 def kept(root: Path) -> list[Kept]:
-    """Returns every client's newest memory in every training under a folder, the latest first."""
-    return sorted(_memories(root), key=lambda memory: memory.written, reverse=True)
+    """Returns clients' newest memories of all trainings under a folder, the latest training first."""
+    trainings = [[*_memories(path)] for path in sorted(root.glob("*")) if path.is_dir()]
+    trainings.sort(key=lambda own: max((each.written for each in own), default=0), reverse=True)
+    return [*chain.from_iterable(trainings)]
 
 
-def _memories(root: Path) -> Iterator[Kept]:
-    for folder in sorted(path for path in root.glob("*") if path.is_dir()):
-        store, about = DiskStore(folder), _about(folder)
-        for client in store.clients():
-            versions = store.versions(client) or store.serving(client)
-            if versions:
-                newest = max(versions)
-                stat = versions[newest].lstat()
-                yield Kept(folder.name, *about, client, newest, stat.st_size, stat.st_mtime)
+def _memories(folder: Path) -> Iterator[Kept]:
+    store, about = DiskStore(folder), _about(folder)
+    for client in store.clients():
+        versions = store.versions(client) or store.serving(client)
+        if versions:
+            newest = max(versions)
+            stat = versions[newest].lstat()
+            yield Kept(folder.name, *about, client, newest, stat.st_size, stat.st_mtime)
 
 
 def _about(folder: Path) -> tuple[int, str]:

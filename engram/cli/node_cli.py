@@ -231,7 +231,7 @@ _Client = Annotated[int, argument("CLIENT", "The client's number.")]
 
 @memory.command("list")
 def list_(folder: Site, state: State = None, as_json: JsonInstead = False) -> None:
-    """List all memories, latest first: run, method, client, round, size, date, training."""
+    """List all memories, latest training first: run, method, client, round, size, date, training."""
     root = _root(folder, state)
     found = list(work.kept(root))
     if as_json:

@@ -144,7 +144,7 @@ def test_memories_outlive_the_process_under_their_training(tmp_path):
     third = train(node, server_round=3, durable=2, model=again, **CARRY)
     assert not third.error
     found = [(each.training, each.client, each.server_round) for each in kept(tmp_path / "memory")]
-    assert sorted(found) == [(TRAINING, client, 3) for client in (0, 3)]
+    assert found == [(TRAINING, client, 3) for client in (0, 3)]
 
 
 def test_the_same_message_again_gives_the_same_reply(tmp_path):

@@ -43,7 +43,7 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
     assert found.now().digest == found.digest
     again = found.now()
     module._digest_of.cache_clear()
-    monkeypatch.setattr(module, "_of_file", lambda path: pytest.fail("it was read again"))
+    monkeypatch.setattr(module, "file_sha256", lambda path: pytest.fail("it was read again"))
     assert again.now() is again
     path.unlink()
     assert again.now() is again  # what is gone is not known
