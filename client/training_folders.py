@@ -33,7 +33,7 @@ class Kept(NamedTuple):
 
 
 def kept(root: Path) -> list[Kept]:
-    """Returns clients' newest memories of all trainings under a folder, the latest training first."""
+    """Returns clients' newest memories under a folder, those of the latest training first."""
     trainings = [[*_memories(path)] for path in sorted(root.glob("*")) if path.is_dir()]
     trainings.sort(key=lambda own: max((each.written for each in own), default=0), reverse=True)
     return [*chain.from_iterable(trainings)]

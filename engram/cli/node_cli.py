@@ -231,9 +231,9 @@ _Client = Annotated[int, argument("CLIENT", "The client's number.")]
 
 @memory.command("list")
 def list_(folder: Site, state: State = None, as_json: JsonInstead = False) -> None:
-    """List all memories, latest training first: run, method, client, round, size, date, training."""
+    """List memories, latest training first: run, method, client, round, size, date, training."""
     root = _root(folder, state)
-    found = list(work.kept(root))
+    found = work.kept(root)
     if as_json:
         print(json.dumps([entry._asdict() for entry in found]))
         return
