@@ -26,7 +26,7 @@ from engram.tables.survival.site_effects import (
     SiteEffects,
     SumsAt,
     fit_effects,
-    maximize,
+    posterior_mode,
     square_root,
 )
 
@@ -136,10 +136,10 @@ def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
     base = prior = Prior(center, variance)
 
     def deviance(own: Prior) -> float:
-        return -2 * _mode(sums_at, own)[1].loglik
+        return -2 * posterior_mode(sums_at, own)[1].loglik
 
     for _ in range(_PASSES):
-        mode, sums = _mode(sums_at, prior)
+        mode, sums = posterior_mode(sums_at, prior)
         found = posterior(_working_rows(sums, mode), prior, family="linear")
         far = np.abs(center + found.gap - middle) > REACH * np.sqrt(found.variance + variance)
         wide = _free_variance(found.gap, scatter)
@@ -147,7 +147,7 @@ def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
         before, prior = prior, Prior(center, np.where(apart, wide, variance))
         if np.allclose(prior.variance, before.variance, _SAME, 0):
             break
-    return _mode(sums_at, prior)[0], apart
+    return posterior_mode(sums_at, prior)[0], apart
 
 
 def _working_rows(sums: Sums, coef: Array) -> Rows:
@@ -160,24 +160,3 @@ def _free_variance(gap: Array, scatter: Scatter) -> Array:
     """Returns ``free_variance`` as of counts, of which a partial likelihood is a profile."""
     standard = Prior(scatter.center, scatter.variance / scatter.unit)
     return free_variance(gap / np.sqrt(scatter.unit), standard, "poisson") * scatter.unit
-
-
-def _mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
-    """Returns the mode of a site's posterior, and the sums of its likelihood there."""
-    free, mode = prior.variance > 0, prior.center.copy()
-    precision = 1 / prior.variance[free]
-
-    def penalized(part: Array) -> Sums:
-        at, gap = prior.center.copy(), part - prior.center[free]
-        at[free] = part
-        loglik, score, information, *_ = sums_at(at)
-        return Sums(
-            loglik - float(gap @ (precision * gap)) / 2,
-            score[free] - precision * gap,
-            information[np.ix_(free, free)] + np.diag(precision),
-            1.0,
-        )
-
-    if free.any():
-        mode[free], _ = maximize(penalized, mode[free])
-    return mode, sums_at(mode)

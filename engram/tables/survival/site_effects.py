@@ -14,6 +14,7 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
+from engram.tables.random_effects import Prior
 from engram.tables.site import Rows
 from engram.tables.survival.newton import Ascent, NoMaximum, ascend
 from engram.tables.survival.partial import Subjects, Sums, Ties, likelihood_sums, risk_sets
@@ -57,6 +58,27 @@ def maximize(
         assert state.sums is not None  # for mypy: of this step
         if state.done or float(state.sums.score @ state.step) <= _STILL:
             return state.best, state.sums
+
+
+def posterior_mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
+    """Returns the mode of a site's posterior, and the sums of its likelihood there."""
+    free, mode = prior.variance > 0, prior.center.copy()
+    precision = 1 / prior.variance[free]
+
+    def penalized(part: Array) -> Sums:
+        at, gap = prior.center.copy(), part - prior.center[free]
+        at[free] = part
+        loglik, score, information, *_ = sums_at(at)
+        return Sums(
+            loglik - float(gap @ (precision * gap)) / 2,
+            score[free] - precision * gap,
+            information[np.ix_(free, free)] + np.diag(precision),
+            1.0,
+        )
+
+    if free.any():
+        mode[free], _ = maximize(penalized, mode[free])
+    return mode, sums_at(mode)
 
 
 def square_root(information: Array) -> Array:
