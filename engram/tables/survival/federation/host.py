@@ -17,12 +17,12 @@ from engram.guards.noise import secret_noise
 from engram.scoring.intervals import quantile
 from engram.scoring.survival_scores import concordant_pairs
 from engram.settings.experiment import Experiment
-from engram.tables.federation.molar_messages import SHARED
+from engram.tables.federation.molar_messages import SHARED, read_shared
 from engram.tables.federation.site_host import TableHost, reply
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
 from engram.tables.survival.federation.cox import COLUMNS, Cox
-from engram.tables.survival.federation.messages import read_coefficients, sums_record, sums_size
+from engram.tables.survival.federation.messages import sums_record, sums_size
 from engram.tables.survival.newton import NoMaximum, fit
 from engram.tables.survival.partial import Subjects, Sums, likelihood_sums, risk_sets
 from engram.wire.messages import Content
@@ -154,7 +154,7 @@ class CoxSites(TableHost):
         dim, number = len(self.data.columns), round_of(content)
         coef = np.zeros(dim)
         if SHARED in content:
-            coef, _ = shared_by(content, lambda record: read_coefficients(record, dim))
+            (coef, _), _ = shared_by(content, lambda record: read_shared(record, dim))
         found, failed = self._by_client(clients, lambda client: self.sums(client, coef))
         size = sums_size(dim, third=self.own.firth)
         sent: Params = sums_record([*found.values()], size)
@@ -162,8 +162,8 @@ class CoxSites(TableHost):
 
     def _evaluated(self, content: Content, clients: Iterable[int]) -> Content:
         dim, number = len(self.data.columns), round_of(content)
-        shared = shared_by(content, lambda record: read_coefficients(record, dim))
-        found, failed = self._by_client(clients, lambda c: self.personalize(c, *shared, number))
+        (coef, _), half = shared_by(content, lambda record: read_shared(record, dim))
+        found, failed = self._by_client(clients, lambda c: self.personalize(c, coef, half, number))
         names = ("rows", *(column.name for column in COLUMNS))
         columns = {name: [scores[name] for scores in found.values()] for name in names}
         return reply(split(number, found, failed) | columns, int(sum(columns["rows"])))

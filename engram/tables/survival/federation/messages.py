@@ -12,6 +12,8 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.core.types import Params
 from engram.scoring.score_columns import LARGEST
+from engram.tables.federation.molar_messages import SharedEstimate, shared_record
+from engram.tables.shrinkage import Shared
 from engram.tables.survival.newton import Ascent
 from engram.tables.survival.partial import Sums
 from engram.wire.wire import floats_record, read_floats
@@ -64,8 +66,8 @@ def ascent_record(state: Ascent, half_width: Array) -> Params:
     """Serializes the state between exchanges, and half-widths of intervals, shape (d,)."""
     assert state.sums is not None  # for mypy: there was an exchange
     assert state.first is not None  # for mypy: likewise
-    told = coefficients_record(state.coef, half_width)
-    return told | floats_record(
+    shared = Shared(state.coef, state.sums.events)
+    return shared_record(SharedEstimate(shared, half_width)) | floats_record(
         best=state.best,
         step=state.step,
         sums=_packed(state.sums),
@@ -81,16 +83,3 @@ def read_ascent(record: Params, dim: int, *, third: bool) -> Ascent:
     sums, first = (_unpacked(read_floats(record, n, (size,)), dim) for n in ("sums", "first"))
     done, exchanges = read_floats(record, "numbers", (2,)).tolist()
     return Ascent(coef, done > 0, best, sums, first, step, int(exchanges))
-
-
-def coefficients_record(coef: Array, half_width: Array) -> Params:
-    """Serializes coefficients, and half-widths of their intervals."""
-    return floats_record(coef=coef, width=half_width)
-
-
-def read_coefficients(record: Params, dim: int) -> tuple[Array, Array]:
-    """Reads coefficients and half-widths, shape (d,) each."""
-    coef, half = (read_floats(record, name, (dim,)) for name in ("coef", "width"))
-    if not (np.isfinite(coef).all() and (half >= 0).all()):
-        raise ValueError("coefficients or widths are NaN, negative or infinite")
-    return coef, half

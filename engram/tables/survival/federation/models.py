@@ -28,11 +28,11 @@ from engram.tables.federation.models import (
     package_table,
     schema_of,
 )
+from engram.tables.federation.molar_messages import read_shared
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import Baseline
 from engram.tables.survival.federation.cox import Cox
 from engram.tables.survival.federation.host import CoxSites
-from engram.tables.survival.federation.messages import read_coefficients
 
 _LEAST: Final = 10  # times of a curve, up to which they lie at twice the distance
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
@@ -113,7 +113,7 @@ def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
     table = Rows(np.asarray(rows.x, dtype=np.float64), time, *beside)
     store = RamStore()
     site = CoxSites(e, TableData([table], [None], schema), store)
-    coef, half = read_coefficients(learned.checkpoint.model, len(schema.inputs))
+    (coef, _), half = read_shared(learned.checkpoint.model, len(schema.inputs))
     try:
         site.personalize(0, coef, half, 1)
     except ValueError as error:

@@ -15,15 +15,13 @@ from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Nodes, Row, strategies
 from engram.strategies.site_strategy import read_split, sites_in_words
-from engram.tables.federation.molar_messages import SHARED, SITES
+from engram.tables.federation.molar_messages import SHARED, SITES, read_shared, shared_record
 from engram.tables.federation.scored_sites import ScoredSites
 from engram.tables.survival.federation.cox import COLUMNS, Cox
 from engram.tables.survival.federation.messages import (
     ascent_record,
-    coefficients_record,
     impossible_sums,
     read_ascent,
-    read_coefficients,
     read_sums,
 )
 from engram.tables.survival.newton import Ascent, CoxEstimate, NoMaximum, ascend
@@ -76,7 +74,7 @@ class CoxExchange(ScoredSites):
         return self.questions(TRAIN, server_round, config, grid, lambda _: shared)
 
     def _told(self, arrays: Params) -> Params:
-        return coefficients_record(*read_coefficients(arrays, self._dim))
+        return shared_record(read_shared(arrays, self._dim))
 
     def aggregate_train(self, server_round: int, replies: Sequence[Reply]) -> tuple[Params, Row]:
         """Takes Newton's step by the sums of all usable sites.
@@ -142,7 +140,7 @@ class CoxExchange(ScoredSites):
         if self.scored is None:
             raise RunStopped("no site has replied to the shared coefficients: see the warnings")
         state = read_ascent(arrays, self._dim, third=self._own.firth)
-        coef, half = read_coefficients(arrays, self._dim)
+        (coef, _), half = read_shared(arrays, self._dim)
         found = state.estimate()
         return {
             "sites": row["sites"],
