@@ -17,7 +17,8 @@ from scipy.special import ndtr, ndtri
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.tables.survival.site_effects import SiteEffects, SumsAt, fit_effects
+from engram.tables.survival.newton import SumsAt
+from engram.tables.survival.site_effects import SiteEffects, fit_effects
 
 _FEWEST: Final = 3  # sites that share a column, of which one may be named
 _NIL: Final = 1e-9  # of an information: what the other estimates leave of it

@@ -1,6 +1,6 @@
 """Newton's ascent of the stratified partial likelihood, one exchange of sums a step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -8,7 +8,6 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.tables.survival.partial import (
-    RiskSets,
     Subjects,
     Sums,
     Ties,
@@ -17,6 +16,9 @@ from engram.tables.survival.partial import (
     risk_sets,
     total,
 )
+
+SumsAt = Callable[[Array], Sums]
+"""A site's sums at coefficients of shape (d,)."""
 
 _STILL: Final = 1e-14  # squared length of a step in standard errors that is none
 _SLACK: Final = 1e-11  # of a log-likelihood, up to which a fall is rounding
@@ -126,6 +128,38 @@ def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool =
     return Ascent(coef, still, state.coef, sums, first, step, count)
 
 
+def maximize(
+    sums_at: SumsAt,
+    begin: Array,
+    names: Sequence[str] | None = None,
+    *,
+    penalized: bool = False,
+    endless: bool = False,
+) -> Ascent:
+    """Maximizes a log-likelihood by Newton's method.
+
+    Args:
+        sums_at: The log-likelihood with its derivatives.
+        begin: Where to begin, shape (d,), d >= 1.
+        names: Names of the coefficients, for errors.
+        penalized: As for ``ascend``.
+        endless: Whether to stop where the likelihood rises without end, and little is left to gain.
+
+    Raises:
+        NoMaximum: There is none.
+    """
+    state = Ascent.begin(len(begin))._replace(coef=begin, best=begin)
+    names = [f"x{k}" for k in range(len(begin))] if names is None else names
+    while not state.done:
+        try:
+            state = ascend(state, sums_at(state.coef), names, penalized=penalized)
+        except NoMaximum:
+            if not endless or state.sums is None:
+                raise
+            break
+    return state
+
+
 def fit(
     strata: Sequence[Subjects],
     ties: Ties = "efron",
@@ -145,13 +179,13 @@ def fit(
         NoMaximum: There is no event, columns are dependent, or the likelihood rises without end.
     """
     require(len(strata) > 0, "number of strata", 0, "at least 1")
-    d = strata[0].x.shape[1]
-    sets: list[RiskSets] = [risk_sets(one, ties) for one in strata]
-    state, names = Ascent.begin(d), [f"x{k}" for k in range(d)] if names is None else names
-    while not state.done:
-        sums = total([likelihood_sums(one, state.coef, third=penalized) for one in sets])
-        state = ascend(state, sums, names, penalized=penalized)
-    return state.estimate()
+    sets = [risk_sets(one, ties) for one in strata]
+
+    def sums_at(coef: Array) -> Sums:
+        return total([likelihood_sums(one, coef, third=penalized) for one in sets])
+
+    begin = np.zeros(strata[0].x.shape[1])
+    return maximize(sums_at, begin, names, penalized=penalized).estimate()
 
 
 def _nearly(loglik: float) -> float:

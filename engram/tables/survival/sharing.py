@@ -21,10 +21,10 @@ from engram.tables.adaptive import adapt
 from engram.tables.heterogeneity import REACH
 from engram.tables.random_effects import Prior, confirm, free_variance, posterior
 from engram.tables.site import Rows
+from engram.tables.survival.newton import SumsAt
 from engram.tables.survival.partial import Sums, total
 from engram.tables.survival.site_effects import (
     SiteEffects,
-    SumsAt,
     fit_effects,
     posterior_mode,
     square_root,

@@ -6,7 +6,7 @@ score and information of theta are made of each site's at its own coefficients, 
 needs no more than a site's ``Sums``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -16,48 +16,16 @@ from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.tables.random_effects import Prior
 from engram.tables.site import Rows
-from engram.tables.survival.newton import Ascent, NoMaximum, ascend
+from engram.tables.survival.newton import SumsAt, maximize
 from engram.tables.survival.partial import Subjects, Sums, Ties, likelihood_sums, risk_sets
 from engram.tables.tables import dependent_columns
 
-SumsAt = Callable[[Array], Sums]
-"""A site's sums at coefficients of shape (d,)."""
-
-_STILL: Final = 1e-12  # squared length of a step in standard errors that is none
 _FLAT: Final = 1e-10  # eigenvalue of an information scaled to diagonal 1 that is 0
 
 
 def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> list[SumsAt]:
     """Returns the sums of each site, for sites whose subjects are here."""
     return [partial(likelihood_sums, risk_sets(one, ties)) for one in strata]
-
-
-def maximize(
-    sums_at: SumsAt, begin: Array, names: Sequence[str] | None = None, *, endless: bool = False
-) -> tuple[Array, Sums]:
-    """Maximizes a log-likelihood by Newton's method; returns the maximum and the sums there.
-
-    Args:
-        sums_at: The log-likelihood with its derivatives.
-        begin: Where to begin.
-        names: Names of the coefficients, for errors.
-        endless: Whether to stop where the likelihood rises without end, and little is left to gain.
-
-    Raises:
-        NoMaximum: There is none.
-    """
-    state = Ascent.begin(len(begin))._replace(coef=begin, best=begin)
-    names = [f"x{k}" for k in range(len(begin))] if names is None else names
-    while True:
-        try:
-            state = ascend(state, sums_at(state.coef), names)
-        except NoMaximum:
-            if not endless or state.sums is None:
-                raise
-            return state.best, state.sums
-        assert state.sums is not None  # for mypy: of this step
-        if state.done or float(state.sums.score @ state.step) <= _STILL:
-            return state.best, state.sums
 
 
 def posterior_mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
@@ -77,7 +45,7 @@ def posterior_mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
         )
 
     if free.any():
-        mode[free], _ = maximize(penalized, mode[free])
+        mode[free] = maximize(penalized, mode[free]).coef
     return mode, sums_at(mode)
 
 
@@ -157,12 +125,10 @@ def fit_effects(
     def each(theta: Array) -> list[Sums]:
         return [sums_at(theta[at]) for sums_at, at in zip(sites, place, strict=True)]
 
-    theta, _ = maximize(
-        lambda at: joint_sums(each(at), place),
-        theta,
-        [*names, *owners],
-        endless=bool(separate.any()),  # a site's own group without an event ends nothing
-    )
+    names, separated = [*names, *owners], bool(separate.any())
+    # A site's own group without an event ends nothing.
+    found = maximize(lambda at: joint_sums(each(at), place), theta, names, endless=separated)
+    theta = found.best
     return SiteEffects(theta[place], separate, each(theta))
 
 
