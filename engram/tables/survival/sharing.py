@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from engram.core.arrays import Array, Bools
-from engram.core.checks import require
 from engram.tables.adaptive import adapt
 from engram.tables.heterogeneity import REACH
 from engram.tables.random_effects import Prior, confirm, free_variance, posterior
@@ -64,19 +63,6 @@ class Sharing(NamedTuple):
     apart: Bools
     effects: SiteEffects
     scatter: Scatter
-
-
-def check_sharing(sharing: str) -> None:
-    """Checks the way to share.
-
-    Raises:
-        ValueError: It is neither ``none`` nor ``adaptive``.
-    """
-    reason = (
-        "none or adaptive for hazards (hard and soft thresholds need normal estimates, most of "
-        "which agree: three sites with few events are too few)"
-    )
-    require(sharing in ("none", "adaptive"), "sharing", sharing, reason)
 
 
 def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
