@@ -25,7 +25,6 @@ class SiteComparison(NamedTuple):
         level: Level of the intervals; and the probability that nobody is named who does not differ.
         names: Names of the columns.
         sites: Labels of the sites.
-        events: Number of events of each.
         own: Each site's own estimate.
         shared: The stratified fit with its two intervals.
         naming: Which sites differ, in ``differences``.
@@ -35,7 +34,6 @@ class SiteComparison(NamedTuple):
     level: float
     names: Sequence[str]
     sites: Sequence[Any]
-    events: Sequence[float]
     own: Sequence[OwnEstimate]
     shared: SharedIntervals
     naming: Naming
@@ -43,7 +41,8 @@ class SiteComparison(NamedTuple):
 
     def __str__(self) -> str:
         width = max(map(len, [MEAN, *self.names, *map(str, self.sites)]))
-        total, count = sum(self.events), len(self.sites)
+        events, count = [one.events for one in self.naming.shared.sums], len(self.sites)
+        total = sum(events)
         lines = [
             f"{count} sites, {total:g} events: hazard ratios with intervals of level {self.level:g}"
         ]
@@ -52,7 +51,7 @@ class SiteComparison(NamedTuple):
             lines += ["", f"{name:<{width}}" + "".join(f"{each:>10}" for each in _HEADINGS)]
             for m, (site, own) in enumerate(zip(self.sites, self.own, strict=True)):
                 ratios = own.coef[k], own.limits.low[k], own.limits.high[k], self.sharing.coef[m, k]
-                cells = f"{self.events[m]:>10g}{_ratios(*ratios)}"
+                cells = f"{events[m]:>10g}{_ratios(*ratios)}"
                 lines.append(f"{site!s:<{width}}{cells}{differs.get((m, k), '')}")
             for label, limits in zip((MEAN, ALL_BUT_ONE), self.shared[2:], strict=True):
                 coef = self.shared.coef[k] if label == MEAN else np.nan
@@ -95,7 +94,6 @@ def compare_sites(
         level,
         names,
         sites,
-        [one.events for one in naming.shared.sums],
         [own_intervals(one, ties=ties, level=level) for one in strata],
         shared_intervals(naming.shared, level=level),
         naming,

@@ -23,7 +23,6 @@ from engram.tables.survival.partial import (
     Sums,
     Ties,
     likelihood_sums,
-    partial_likelihood,
     penalize,
     risk_sets,
 )
@@ -61,19 +60,17 @@ def own_intervals(subjects: Subjects, *, ties: Ties = "efron", level: float = 0.
     d = subjects.x.shape[1]
     none, wide = np.full(d, np.nan), np.full(d, np.inf)
     found = OwnEstimate(none, wide, Intervals(-wide, wide.copy()))
-    plain = partial_likelihood(subjects, np.zeros(d), ties)
-    kept, determined = independent_columns(plain.information)
+    sets = risk_sets(subjects, ties)
+    kept, determined = independent_columns(likelihood_sums(sets, np.zeros(d)).information)
     if not len(kept):
         return found
-    sets = risk_sets(subjects._replace(x=subjects.x[:, kept]), ties)
+    sets, begin = sets._replace(x=sets.x[:, kept]), np.zeros(len(kept))
 
     def firth(beta: Array) -> Sums:
         return penalize(likelihood_sums(sets, beta, third=True))
 
     every = np.ones(len(kept), dtype=bool)
-    best, sums = _maximize(
-        firth, np.zeros(len(kept)), every, firth(np.zeros(len(kept))).information
-    )
+    best, sums = _maximize(firth, begin, every, firth(begin).information)
     error, z = np.sqrt(np.diag(np.linalg.inv(sums.information))), float(ndtri((1 + level) / 2))
     for i, k in enumerate(kept):
         if determined[k]:
@@ -124,7 +121,6 @@ def _maximize(sums_at: SumsAt, begin: Array, free: Bools, information: Array) ->
         return -sums.loglik, -unit.T @ sums.score[free]
 
     nil, options = np.zeros(len(unit)), {"gtol": _STILL}
-    full[free] = (
-        begin[free] + unit @ minimize(loss, nil, jac=True, method="BFGS", options=options).x
-    )
+    part = minimize(loss, nil, jac=True, method="BFGS", options=options).x
+    full[free] = begin[free] + unit @ part
     return full, sums_at(full)

@@ -133,14 +133,8 @@ def likelihood_sums(sets: RiskSets, beta: Array, *, third: bool = False) -> Sums
 
     The risks are relative to the largest one, which no result depends on.
     """
-    x, weights, event, term, share, mass = (
-        sets.x,
-        sets.weights,
-        sets.event,
-        sets.term,
-        sets.share,
-        sets.mass,
-    )
+    x, weights, event = sets.x, sets.weights, sets.event
+    term, share, mass = sets.term, sets.share, sets.mass
     d = x.shape[1]
     if not event.any():
         return Sums(0.0, np.zeros(d), np.zeros((d, d)), 0.0, np.zeros((d, d, d)) if third else None)
@@ -170,17 +164,6 @@ def likelihood_sums(sets: RiskSets, beta: Array, *, third: bool = False) -> Sums
     pure = pairs.T @ (each * x) + 2 * squares.T @ (mass[:, None] * mean)
     cube = pure.reshape(d, d, d) - mixed - mixed.transpose(0, 2, 1) - mixed.transpose(2, 1, 0)
     return found._replace(third=cube)
-
-
-def partial_likelihood(subjects: Subjects, beta: Array, ties: Ties = "efron") -> Sums:
-    """Computes the log partial likelihood of one stratum with its derivatives.
-
-    Args:
-        subjects: The stratum.
-        beta: Coefficients, shape (d,).
-        ties: How tied events count.
-    """
-    return likelihood_sums(risk_sets(subjects, ties), beta)
 
 
 def total(strata: Sequence[Sums]) -> Sums:

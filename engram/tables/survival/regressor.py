@@ -101,7 +101,8 @@ class CoxRegressor(BaseEstimator):
         found = fit(strata, self.ties, penalized=self.firth, names=self.column_names)
         self.tasks_, self.coef_, self.covariance_ = tasks, found.coef, found.covariance
         self.standard_error_ = found.standard_error
-        self.loglik_, self.null_loglik_, self.events_ = found.loglik, found.null, found.events
+        self.loglik_, self.null_loglik_ = found.sums.loglik, found.first.loglik
+        self.events_ = found.sums.events
         self.task_coef_ = np.tile(self.coef_, (len(strata), 1))
         if self.sharing == "adaptive":
             require(len(strata) > 1, "number of tasks", len(strata), "at least 2 to share")

@@ -118,7 +118,7 @@ def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
         sums_at: The site's sums; there may be any number of events.
         scatter: What the server sent.
     """
-    center, variance, middle, _ = scatter
+    center, variance, middle, unit = scatter
     base = prior = Prior(center, variance)
 
     def deviance(own: Prior) -> float:
@@ -128,7 +128,9 @@ def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
         mode, sums = posterior_mode(sums_at, prior)
         found = posterior(_working_rows(sums, mode), prior, family="linear")
         far = np.abs(center + found.gap - middle) > REACH * np.sqrt(found.variance + variance)
-        wide = _free_variance(found.gap, scatter)
+        # As of counts, of which a partial likelihood is a profile.
+        standard = Prior(center, variance / unit)
+        wide = free_variance(found.gap / np.sqrt(unit), standard, "poisson") * unit
         apart = confirm(deviance, base, wide, far, reach=REACH)
         before, prior = prior, Prior(center, np.where(apart, wide, variance))
         if np.allclose(prior.variance, before.variance, _SAME, 0):
@@ -140,9 +142,3 @@ def _working_rows(sums: Sums, coef: Array) -> Rows:
     """Returns rows of a linear model with noise 1 that has this score and information."""
     root = square_root(sums.information)
     return Rows(root, root @ coef + np.linalg.pinv(root).T @ sums.score)
-
-
-def _free_variance(gap: Array, scatter: Scatter) -> Array:
-    """Returns ``free_variance`` as of counts, of which a partial likelihood is a profile."""
-    standard = Prior(scatter.center, scatter.variance / scatter.unit)
-    return free_variance(gap / np.sqrt(scatter.unit), standard, "poisson") * scatter.unit

@@ -86,14 +86,9 @@ class SiteEffects(NamedTuple):
         return np.asarray(self.coef[first, np.arange(self.coef.shape[1])])
 
     @property
-    def place(self) -> Ints:
-        """Where in theta each site's coefficients are, shape (M, d)."""
-        return positions(self.separate)
-
-    @property
     def joint(self) -> Sums:
         """The sums of theta."""
-        return joint_sums(self.sums, self.place)
+        return joint_sums(self.sums, positions(self.separate))
 
 
 def fit_effects(

@@ -5,10 +5,9 @@ import pytest
 from scipy.optimize import minimize
 
 from engram.tables.survival.newton import fit
-from engram.tables.survival.partial import partial_likelihood
 from engram.tables.survival.sharing import Scatter, personalize, share
 from engram.tables.survival.site_effects import site_sums
-from tests.tables.survival.sites import COEF, draw_sites, with_column
+from tests.tables.survival.sites import COEF, draw_sites, partial_likelihood, with_column
 
 
 def test_personal_coefficients_are_modes_by_the_likelihood_and_the_others_scatter():

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-import torch
 
 from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables, shared_by
@@ -26,6 +25,7 @@ from engram.tables.survival.federation.messages import sums_record, sums_size
 from engram.tables.survival.newton import NoMaximum, fit
 from engram.tables.survival.partial import Subjects, Sums, likelihood_sums, risk_sets
 from engram.wire.messages import Content
+from engram.wire.wire import floats_record
 
 ENOUGH: Final = 30
 """Events of a site whose estimate alone may stand for it."""
@@ -58,21 +58,17 @@ class CoxSites(TableHost):
         return as_subjects(rows)
 
     def _check(self, rows: Rows) -> None:
-        found = as_subjects(rows)
-        entry = np.full(len(rows.y), -np.inf) if found.entry is None else found.entry
-        faults = {
-            "columns must be finite in every row": not np.isfinite(found.x).all(),
-            "times must be finite and at least 0 in every row": not (
-                np.isfinite(found.time) & (found.time >= 0)
-            ).all(),
-            "times of entry must be before those of exit in every row": not (
-                entry < found.time
-            ).all(),
-            "weights must be finite and above 0 in every row": found.weights is not None
-            and not (np.isfinite(found.weights) & (found.weights > 0)).all(),
-        }
-        for words in (words for words, wrong in faults.items() if wrong):
-            raise ValueError(words)
+        x, time, weights, _, entry, _ = rows
+        entry = np.full(len(time), -np.inf) if entry is None else entry
+        weights = np.ones(len(time)) if weights is None else weights
+        for right, words in (
+            (np.isfinite(x), "columns must be finite"),
+            (np.isfinite(time) & (time >= 0), "times must be finite and at least 0"),
+            (entry < time, "times of entry must be before those of exit"),
+            (np.isfinite(weights) & (weights > 0), "weights must be finite and above 0"),
+        ):
+            if not right.all():
+                raise ValueError(f"{words} in every row")
 
     def sums(self, client: int, coef: Array) -> Sums:
         """Returns a client's sums at coefficients; of a single exchange, those of its estimate.
@@ -91,8 +87,9 @@ class CoxSites(TableHost):
             return likelihood_sums(sets, coef, third=own.firth)
         self._check_enough(subjects)
         found = fit([subjects], own.ties, names=self.data.columns)
-        score = found.information @ found.coef
-        return Sums(found.loglik - float(score @ found.coef) / 2, score, *found[1:4:2])
+        score = found.sums.information @ found.coef
+        loglik = found.sums.loglik - float(score @ found.coef) / 2
+        return found.sums._replace(loglik=loglik, score=score)
 
     def _check_enough(self, subjects: Subjects) -> None:
         x, event = subjects.x, subjects.event
@@ -124,13 +121,11 @@ class CoxSites(TableHost):
         baseline = baseline_hazard(subjects, coef)
         reach = quantile((1 + self.own.level) / 2, np.inf) * error
         columns = coef, coef - half_width, coef + half_width, own, own - reach, own + reach
-        curve = np.stack([baseline.time, baseline.hazard])
-        arrays = {
-            "coefficients": np.stack(columns, axis=1),
-            "baseline": curve,
-            "at": np.array([baseline.reference, baseline.end]),
-        }
-        memory = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        memory = floats_record(
+            coefficients=np.stack(columns, axis=1),
+            baseline=np.stack([baseline.time, baseline.hazard]),
+            at=np.array([baseline.reference, baseline.end]),
+        )
         self._store.save(client, memory, server_round=server_round, durable=0)
         return self._scores(client, own, coef)
 

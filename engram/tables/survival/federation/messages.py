@@ -64,8 +64,6 @@ def impossible_sums(site: Sums, rows: int) -> str | None:
 
 def ascent_record(state: Ascent, half_width: Array) -> Params:
     """Serializes the state between exchanges, and half-widths of intervals, shape (d,)."""
-    assert state.sums is not None  # for mypy: there was an exchange
-    assert state.first is not None  # for mypy: likewise
     shared = Shared(state.coef, state.sums.events)
     return shared_record(SharedEstimate(shared, half_width)) | floats_record(
         best=state.best,

@@ -24,7 +24,7 @@ from engram.tables.survival.federation.messages import (
     read_ascent,
     read_sums,
 )
-from engram.tables.survival.newton import Ascent, CoxEstimate, NoMaximum, ascend
+from engram.tables.survival.newton import Ascent, NoMaximum, ascend
 from engram.tables.survival.partial import Sums, total
 from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
@@ -50,7 +50,7 @@ class CoxExchange(ScoredSites):
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
         super().__init__(experiment, roster)
         self._own = experiment.of(Cox)
-        self._ascent, self._clients = Ascent.begin(self._dim), experiment.num_clients
+        self._ascent, self._clients = Ascent.begin(np.zeros(self._dim)), experiment.num_clients
         self.found: dict[int, Sums] = {}
 
     @property
@@ -93,7 +93,7 @@ class CoxExchange(ScoredSites):
         there = torch.zeros(self._clients)
         there[sorted(self.found)] = 1.0
         if not torch.equal(there, self.state["there"]):  # the likelihood is of others than before
-            state = state._replace(sums=None)
+            state = state._replace(sums=state.sums._replace(loglik=-np.inf))
         try:
             state = ascend(state, sums, [*self.sites.columns], penalized=self._own.firth)
         except NoMaximum as error:
@@ -103,10 +103,10 @@ class CoxExchange(ScoredSites):
         self.state = {"there": there, "done": torch.full((1,), float(state.done))}
         counts = {"sites": len(self.found), "left-out": len(self.left_out)}
         row = counts | {"events": sums.events, "loglik": sums.loglik}
-        return ascent_record(state, self._half(state.estimate())), row
+        return ascent_record(state, self._half(state)), row
 
-    def _half(self, found: CoxEstimate) -> Array:
-        return np.asarray(quantile((1 + self._own.level) / 2, np.inf) * found.standard_error)
+    def _half(self, state: Ascent) -> Array:
+        return np.asarray(quantile((1 + self._own.level) / 2, np.inf) * state.standard_error)
 
     def _read(self, content: Content, clients: list[int]) -> None:
         ids, failed, _ = read_split(content, clients)
@@ -141,21 +141,20 @@ class CoxExchange(ScoredSites):
             raise RunStopped("no site has replied to the shared coefficients: see the warnings")
         state = read_ascent(arrays, self._dim, third=self._own.firth)
         (coef, _), half = read_shared(arrays, self._dim)
-        found = state.estimate()
         return {
             "sites": row["sites"],
             "left-out": row["absent"],
-            "events": found.events,
-            "exchanges": found.exchanges,
+            "events": state.sums.events,
+            "exchanges": state.exchanges,
             "approximate": self._own.exchanges == 1,
             "settled": state.done,
-            "loglik": found.loglik,
-            "null-loglik": found.null,
+            "loglik": state.sums.loglik,
+            "null-loglik": state.first.loglik,
             **self.scores(),
             "shared": {
                 "names": [*self.sites.columns],
                 "coef": coef.tolist(),
-                "error": found.standard_error.tolist(),
+                "error": state.standard_error.tolist(),
                 "low": (coef - half).tolist(),
                 "high": (coef + half).tolist(),
             },
