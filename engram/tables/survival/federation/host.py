@@ -10,7 +10,6 @@ from engram.client.hosts.rows import read_tables, shared_by
 from engram.client.memory import MemoryStore
 from engram.client.requests import round_of, split
 from engram.core.arrays import Array
-from engram.core.types import Params
 from engram.data.tables.tables import TableData
 from engram.guards.noise import secret_noise
 from engram.scoring.intervals import quantile
@@ -21,7 +20,7 @@ from engram.tables.federation.site_host import TableHost, reply
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
 from engram.tables.survival.federation.cox import COLUMNS, Cox
-from engram.tables.survival.federation.messages import sums_record, sums_size
+from engram.tables.survival.federation.messages import sums_record
 from engram.tables.survival.newton import NoMaximum, fit
 from engram.tables.survival.partial import Subjects, Sums, likelihood_sums, risk_sets
 from engram.wire.messages import Content
@@ -151,8 +150,7 @@ class CoxSites(TableHost):
         if SHARED in content:
             (coef, _), _ = shared_by(content, lambda record: read_shared(record, dim))
         found, failed = self._by_client(clients, lambda client: self.sums(client, coef))
-        size = sums_size(dim, third=self.own.firth)
-        sent: Params = sums_record([*found.values()], size)
+        sent = sums_record([*found.values()], dim, third=self.own.firth)
         return reply(split(number, found, failed), sum(self.sizes[c] for c in found), sent)
 
     def _evaluated(self, content: Content, clients: Iterable[int]) -> Content:

@@ -49,26 +49,18 @@ def curve_times(end: float) -> Array:
     return np.asarray(np.minimum(times, end))  # products are rounded
 
 
-def with_curve(coef: Array, baseline: Baseline) -> tuple[Params, list[str]]:
-    """Returns layers from inputs to survival at round times, and their outputs' names."""
-    times = curve_times(baseline.end)
-    hazard = baseline.cumulative_hazard(baseline.reference)(times)
-    state = {
-        "layer0.weight": coef[None],
-        "layer0.bias": np.array([-baseline.reference]),
-        "curve.hazard": hazard,
-    }
-    arrays = {name: torch.from_numpy(np.array(array)) for name, array in state.items()}
-    return arrays, [f"survival at {time:g}" for time in times]
-
-
 def _of_memory(memory: Params, schema: Schema) -> Coefficients:
+    """Returns layers from inputs to survival at round times."""
     coef, low, high, own, *ends = memory["coefficients"].numpy().T
     time, hazard = memory["baseline"].numpy()
     reference, end = memory["at"].tolist()
     found = _ratios(schema, coef, low, high, {"own": own, "own low": ends[0], "own high": ends[1]})
-    state, outputs = with_curve(coef, Baseline(time, hazard, reference, end))
-    return found._replace(state=state, outputs=outputs)
+    times = curve_times(end)
+    at_times = Baseline(time, hazard, reference, end).cumulative_hazard(reference)(times)
+    bias, curve = -memory["at"][:1], torch.from_numpy(at_times)
+    state = {"layer0.weight": torch.from_numpy(coef[None]), "layer0.bias": bias}
+    outputs = [f"survival at {each:g}" for each in times]
+    return found._replace(state=state | {"curve.hazard": curve}, outputs=outputs)
 
 
 def _ratios(
