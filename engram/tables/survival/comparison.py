@@ -53,7 +53,7 @@ class SiteComparison(NamedTuple):
                 ratios = own.coef[k], own.limits.low[k], own.limits.high[k], self.sharing.coef[m, k]
                 cells = f"{events[m]:>10g}{_ratios(*ratios)}"
                 lines.append(f"{site!s:<{width}}{cells}{differs.get((m, k), '')}")
-            for label, limits in zip((MEAN, ALL_BUT_ONE), self.shared[2:], strict=True):
+            for label, limits in zip((MEAN, ALL_BUT_ONE), self.shared[1:], strict=True):
                 coef = self.shared.coef[k] if label == MEAN else np.nan
                 cells = f"{total:>10g}{_ratios(coef, limits.low[k], limits.high[k])}"
                 lines.append(f"{label:<{width}}{cells}")

@@ -54,15 +54,11 @@ class Sharing(NamedTuple):
 
     Attributes:
         coef: Shape (M, d).
-        apart: Which are their sites' own, shape (M, d).
-        effects: The stratified fit with those apart; its ``center`` is shared.
-        scatter: Of the other sites' coefficients around it.
+        effects: The stratified fit with those apart as ``separate``; its ``center`` is shared.
     """
 
     coef: Array
-    apart: Bools
     effects: SiteEffects
-    scatter: Scatter
 
 
 def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
@@ -85,7 +81,7 @@ def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
         if np.array_equal(apart, effects.separate):
             break
         effects, confirmed = fit_effects(sites, apart, effects), apart
-    return Sharing(np.stack([coef for coef, _ in each]), apart, effects, scatter)
+    return Sharing(np.stack([coef for coef, _ in each]), effects)
 
 
 def estimate_scatter(effects: SiteEffects, confirmed: Bools) -> Scatter:

@@ -126,10 +126,10 @@ class CoxExchange(ScoredSites):
     def configure_evaluate(
         self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
     ) -> Iterable[Question]:
-        """Sends the final coefficients to every online site, whether it took part or not."""
-        self.scored, shared = None, {SHARED: self._told(arrays)}
-        among = None if self.over or server_round >= self._own.exchanges else ()
-        return self.questions(EVALUATE, server_round, config, grid, lambda _: shared, among)
+        """Sends the coefficients to every online site, after the last exchange."""
+        if not self.over and server_round < self._own.exchanges:
+            return self.questions(EVALUATE, server_round, config, grid, lambda _: None)
+        return super().configure_evaluate(server_round, self._told(arrays), config, grid)
 
     def scores(self) -> Row:
         """Returns the concordance over sites: the share of the pairs of all."""
