@@ -73,14 +73,7 @@ def compare_sites(
     ties: Ties = "efron",
     level: float = 0.95,
 ) -> SiteComparison:
-    """Compares the hazard ratios of sites.
-
-    Args:
-        strata: Each site's subjects.
-        names: Names of the columns.
-        sites: Labels of the sites.
-        ties: How tied events count.
-        level: Level of each interval, in (0, 1).
+    """Compares the hazard ratios of sites, by their subjects, in intervals of one level.
 
     Raises:
         NoMaximum: There is no event, columns are dependent, or the likelihood of all sites rises

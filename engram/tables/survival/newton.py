@@ -142,14 +142,10 @@ def fit(
 ) -> Ascent:
     """Maximizes the partial likelihood of strata with the same coefficients.
 
-    Args:
-        strata: The subjects of each; each has a baseline hazard of its own.
-        ties: How tied events count.
-        penalized: Whether to add Firth's penalty, with which there always is a maximum.
-        names: Names of the columns, for errors.
+    Each has a baseline hazard of its own. If it is ``penalized``, there always is a maximum.
 
     Raises:
-        NoMaximum: There is no event, columns are dependent, or the likelihood rises without end.
+        NoMaximum: See ``ascend``.
     """
     require(len(strata) > 0, "number of strata", 0, "at least 1")
     sets = [risk_sets(one, ties) for one in strata]

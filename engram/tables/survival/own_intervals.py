@@ -49,12 +49,9 @@ class OwnEstimate(NamedTuple):
 
 
 def own_intervals(subjects: Subjects, *, ties: Ties = "efron", level: float = 0.95) -> OwnEstimate:
-    """Computes Firth's estimate at a site, and the hull of its two intervals.
+    """Computes Firth's estimate at a site with any number of events, and the hull of its intervals.
 
-    Args:
-        subjects: The site's; there may be any number of events.
-        ties: How tied events count.
-        level: Level of each interval, in (0, 1).
+    Each interval has the ``level``, in (0, 1).
     """
     require(0 < level < 1, "level", level, "in (0, 1)")
     d = subjects.x.shape[1]

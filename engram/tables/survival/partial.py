@@ -178,10 +178,7 @@ def penalize(sums: Sums) -> Sums:
     """Adds Firth's penalty, half the log determinant of the information, and its gradient.
 
     Firth (1993); Heinze and Schemper (2001) for hazards. The maximum is finite always. The
-    information stays that of the likelihood.
-
-    Args:
-        sums: Of all strata, with ``third``.
+    information stays that of the likelihood. The sums are those of all strata, with ``third``.
     """
     sign, logdet = np.linalg.slogdet(sums.information)
     if sign <= 0 or sums.third is None:

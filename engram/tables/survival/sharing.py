@@ -62,11 +62,9 @@ class Sharing(NamedTuple):
 
 
 def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
-    """Fits the center, the scatter and all personal coefficients.
+    """Fits the center, the scatter and all personal coefficients of d ``columns``.
 
-    Args:
-        sites: Each site's sums; a site computes ``personalize`` itself, and sends what is apart.
-        columns: d.
+    A site computes ``personalize`` itself, and sends what is apart.
 
     Raises:
         NoMaximum: There is no event, or columns are dependent.
@@ -108,12 +106,7 @@ def estimate_scatter(effects: SiteEffects, confirmed: Bools) -> Scatter:
 
 
 def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
-    """Computes a site's personal coefficients, which stay there, and which are apart.
-
-    Args:
-        sums_at: The site's sums; there may be any number of events.
-        scatter: What the server sent.
-    """
+    """Computes a site's personal coefficients, which stay there, and which are apart."""
     center, variance, middle, unit = scatter
     base = prior = Prior(center, variance)
 

@@ -32,6 +32,8 @@ ENOUGH: Final = 30
 EXPOSED: Final = 5
 """Likewise, in each group of a column of two values."""
 
+_SCORES: Final = ("rows", *(column.name for column in COLUMNS))
+
 
 class CoxSites(TableHost):
     """Hosts clients with subjects, and keeps their baseline hazards.
@@ -129,7 +131,7 @@ class CoxSites(TableHost):
         return self._scores(client, own, coef)
 
     def _scores(self, client: int, own: Array, shared: Array) -> dict[str, float]:
-        nothing = {"rows": 0, **dict.fromkeys((column.name for column in COLUMNS), np.nan)}
+        nothing = dict.fromkeys(_SCORES, np.nan) | {"rows": 0}
         rows = self.data.test[client]
         if rows is None or as_subjects(rows).event.sum() < self._least:
             return nothing
@@ -139,10 +141,8 @@ class CoxSites(TableHost):
             return nothing
         alone = concordant_pairs(time, event, x @ own, entry, weights)[0]
         alone = np.nan if np.isnan(own).any() else alone
-        figures = (alone / pairs, right / pairs, pairs)
-        return {"rows": len(time)} | {
-            column.name: float(figure) for column, figure in zip(COLUMNS, figures, strict=True)
-        }
+        figures = len(time), float(alone / pairs), float(right / pairs), float(pairs)
+        return dict(zip(_SCORES, figures, strict=True))
 
     def _trained(self, content: Content, clients: Iterable[int]) -> Content:
         dim, number = len(self.data.columns), round_of(content)
@@ -157,8 +157,7 @@ class CoxSites(TableHost):
         dim, number = len(self.data.columns), round_of(content)
         (coef, _), half = shared_by(content, lambda record: read_shared(record, dim))
         found, failed = self._by_client(clients, lambda c: self.personalize(c, coef, half, number))
-        names = ("rows", *(column.name for column in COLUMNS))
-        columns = {name: [scores[name] for scores in found.values()] for name in names}
+        columns = {name: [scores[name] for scores in found.values()] for name in _SCORES}
         return reply(split(number, found, failed) | columns, int(sum(columns["rows"])))
 
 

@@ -1,13 +1,11 @@
 """Cox's model at the server: sites' sums are screened and added."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from logging import getLogger
 from typing import Any
 
 import numpy as np
 import torch
 
-from engram.core.arrays import Array
 from engram.core.types import Params
 from engram.scoring.evaluation import Evaluation
 from engram.scoring.intervals import quantile
@@ -29,8 +27,6 @@ from engram.tables.survival.partial import Sums, total
 from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import arrays_of
-
-_log = getLogger("flwr.engram")
 
 
 @strategies(Cox.plug_in)
@@ -103,10 +99,8 @@ class CoxExchange(ScoredSites):
         self.state = {"there": there, "done": torch.full((1,), float(state.done))}
         counts = {"sites": len(self.found), "left-out": len(self.left_out)}
         row = counts | {"events": sums.events, "loglik": sums.loglik}
-        return ascent_record(state, self._half(state)), row
-
-    def _half(self, state: Ascent) -> Array:
-        return np.asarray(quantile((1 + self._own.level) / 2, np.inf) * state.standard_error)
+        half = quantile((1 + self._own.level) / 2, np.inf) * state.standard_error
+        return ascent_record(state, half), row
 
     def _read(self, content: Content, clients: list[int]) -> None:
         ids, failed, _ = read_split(content, clients)
