@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engram.core.checks import require
 from engram.tables.survival.naming import Naming, name_sites
 from engram.tables.survival.own_intervals import OwnEstimate, own_intervals
 from engram.tables.survival.partial import Subjects, Ties
@@ -80,7 +79,6 @@ def compare_sites(
             without end.
         ValueError: There is one site.
     """
-    require(len(strata) > 1, "number of sites", len(strata), "at least 2")
     sums = site_sums(strata, ties)
     naming = name_sites(sums, len(names), level=level, names=names)
     return SiteComparison(

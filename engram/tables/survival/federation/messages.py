@@ -78,5 +78,5 @@ def read_ascent(record: Params, dim: int, *, third: bool) -> Ascent:
     """Reads a record of ``ascent_record``."""
     coef, best, step = (read_floats(record, name, (dim,)) for name in ("coef", "best", "step"))
     done, exchanges = read_floats(record, "numbers", (2,)).tolist()
-    both = read_sums(record, 2, dim, third=third)
-    return Ascent(coef, done > 0, best, *both, step, int(exchanges))
+    sums, first = read_sums(record, 2, dim, third=third)
+    return Ascent(coef, done > 0, best, sums, first, step, int(exchanges))

@@ -83,7 +83,8 @@ def package_of(learned: LearnedTables, client: int | None) -> Package:
     if client is not None:
         found = _of_memory(memory_of(learned, client), schema)
     elif shared := (learned.record.results or {}).get("shared"):
-        found = _ratios(schema, *(np.array(shared[key]) for key in ("coef", "low", "high")), {})
+        coef, low, high = (np.array(shared[key]) for key in ("coef", "low", "high"))
+        found = _ratios(schema, coef, low, high, {})
     else:
         raise Refused("the run has no common model yet: it is not finished")
     return _package(learned, client, found, of_coefficients(learned, found, client))
