@@ -9,25 +9,24 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.special import logit
+from torch import Tensor
 
 from engram.core.arrays import Array
-from engram.tables.random_effects import Prior
-from engram.tables.survival.baseline import baseline_hazard
-from engram.tables.survival.partial import Subjects
-from engram.tables.survival.site_effects import posterior_mode, site_sums
+from engram.scoring.survival_losses import cox
 
 _LEAST: Final = 1e-6  # hazard of a cell without a death, in which somebody may die later
+_STEPS: Final = 200  # of the optimizer
 
 
 def kaplan_meier(y: Array, cells: int) -> Array:
     """Returns the outputs (K,) of the curve of rows with times and events y, (n, 2)."""
     if cells == 1:
         return np.zeros(1)
-    hazard = baseline_hazard(_subjects(np.zeros((len(y), 0)), y), np.zeros(0)).cumulative_hazard(0)
-    shares = np.diff(hazard.y, prepend=0.0)
-    alive = np.cumsum(np.log1p(-np.minimum(shares, 1 - _LEAST)))
-    return _logits(-np.expm1(_of_cells(hazard.x, alive, cells)))
+    deaths, at, at_risk = _deaths(y, np.ones(len(y)))
+    alive = np.cumsum(np.log1p(-np.minimum(deaths / at_risk, 1 - _LEAST)))
+    return _logits(-np.expm1(_of_cells(at, alive, cells)))
 
 
 def cox_models(
@@ -35,19 +34,25 @@ def cox_models(
 ) -> Iterator[partial[Array]]:
     """Fits Cox models with a ridge penalty, by Breslow's partial likelihood, for each strength.
 
-    Baseline hazards are Breslow's. The strength is that of each row.
+    Baseline hazards are Breslow's.
     """
-    subjects, d = _subjects(x, y), x.shape[1]
-    (sums_at,) = site_sums([subjects], "breslow")
+    rows, targets = torch.from_numpy(x), torch.from_numpy(y).double()
+    beta, events = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True), y[:, 1].sum()
     for strength in strengths:
-        ridge = Prior(np.zeros(d), np.full(d, 1 / (strength * len(y))))
-        beta, _ = posterior_mode(sums_at, ridge)
-        hazard = baseline_hazard(subjects, beta).cumulative_hazard(0)
-        yield partial(_outputs, beta, np.maximum(_of_cells(hazard.x, hazard.y, outputs), _LEAST))
+        optimizer = torch.optim.LBFGS([beta], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
+        def objective(strength: float = strength) -> Tensor:
+            beta.grad = None
+            loss = cox(rows @ beta, targets) * (float(events) / len(y))
+            penalized: Tensor = loss + strength / 2 * beta.square().sum()
+            penalized.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
+            return penalized
 
-def _subjects(x: Array, y: npt.NDArray[Any]) -> Subjects:
-    return Subjects(x, y[:, 0].astype(np.float64), y[:, 1] > 0)
+        optimizer.step(objective)  # type: ignore[no-untyped-call]  # likewise
+        found = beta.detach().numpy().copy()
+        deaths, at, at_risk = _deaths(y, np.exp(x @ found))
+        baseline = _of_cells(at, np.cumsum(deaths / at_risk), outputs)
+        yield partial(_outputs, found, np.maximum(baseline, _LEAST))
 
 
 def _outputs(beta: Array, baseline: Array, x: Array) -> Array:
@@ -55,6 +60,14 @@ def _outputs(beta: Array, baseline: Array, x: Array) -> Array:
     if len(baseline) == 1:
         return np.asarray(risk)
     return _logits(-np.expm1(-baseline * np.exp(risk)))
+
+
+def _deaths(y: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Returns numbers of deaths, their times, and weights at risk then, each (T,)."""
+    at, deaths = np.unique(y[y[:, 1] > 0, 0], return_counts=True)
+    order = np.argsort(y[:, 0])
+    left = np.append(np.cumsum(weights[order][::-1])[::-1], 0.0)
+    return deaths.astype(np.float64), at, left[np.searchsorted(y[order, 0], at)]
 
 
 def _of_cells(at: Array, sums: Array, cells: int) -> Array:

@@ -49,9 +49,9 @@ class OwnEstimate(NamedTuple):
 
 
 def own_intervals(subjects: Subjects, *, ties: Ties = "efron", level: float = 0.95) -> OwnEstimate:
-    """Computes Firth's estimate at a site with any number of events, and the hull of its intervals.
+    """Computes Firth's estimate at a site, and the hull of its two intervals of a level in (0, 1).
 
-    Each interval has the ``level``, in (0, 1).
+    There may be any number of events.
     """
     require(0 < level < 1, "level", level, "in (0, 1)")
     d = subjects.x.shape[1]
