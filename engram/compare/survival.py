@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import logit
 from torch import Tensor
 
 from engram.core.arrays import Array
@@ -25,8 +26,7 @@ def kaplan_meier(y: Array, cells: int) -> Array:
         return np.zeros(1)
     deaths, at, at_risk = _deaths(y, np.ones(len(y)))
     alive = np.cumsum(np.log1p(-np.minimum(deaths / at_risk, 1 - _LEAST)))
-    hazards = -np.expm1(_of_cells(at, alive, cells))
-    return np.asarray(_logits(np.clip(hazards, _LEAST, 1 - _LEAST)))
+    return _logits(-np.expm1(_of_cells(at, alive, cells)))
 
 
 def cox_models(
@@ -59,7 +59,7 @@ def _outputs(beta: Array, baseline: Array, x: Array) -> Array:
     risk = (x @ beta)[:, None]
     if len(baseline) == 1:
         return np.asarray(risk)
-    return np.asarray(_logits(np.clip(-np.expm1(-baseline * np.exp(risk)), _LEAST, 1 - _LEAST)))
+    return _logits(-np.expm1(-baseline * np.exp(risk)))
 
 
 def _deaths(y: Array, weights: Array) -> tuple[Array, Array, Array]:
@@ -77,4 +77,4 @@ def _of_cells(at: Array, sums: Array, cells: int) -> Array:
 
 
 def _logits(hazards: Array) -> Array:
-    return np.asarray(np.log(hazards) - np.log1p(-hazards))
+    return np.asarray(logit(np.clip(hazards, _LEAST, 1 - _LEAST)))

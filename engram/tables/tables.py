@@ -152,12 +152,7 @@ def rows_of_tasks(
     Raises:
         ValueError: If a weight is negative or not finite, or all of a task's weights are 0.
     """
-    if weights is not None:
-        bad = ~(np.isfinite(weights) & (weights >= 0))
-        if bad.any():
-            row = int(np.argmax(bad))
-            expected = "sample_weight must be finite and at least 0"
-            raise ValueError(f"{expected}, got {weights[row]} in row {row}")
+    check_weights(weights)
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(tasks)))[:-1]
     parts = []
@@ -167,6 +162,18 @@ def rows_of_tasks(
             raise ValueError(f"task {shown(task)} has no rows: all its weights are 0")
         parts.append(Rows(x[own], y[own], counts))
     return parts
+
+
+def check_weights(weights: Array | None) -> None:
+    """Checks that weights of rows are finite and at least 0.
+
+    Raises:
+        ValueError: If not; it names the first bad one's row.
+    """
+    if weights is not None and (bad := ~(np.isfinite(weights) & (weights >= 0))).any():
+        row = int(np.argmax(bad))
+        expected = "sample_weight must be finite and at least 0"
+        raise ValueError(f"{expected}, got {weights[row]} in row {row}")
 
 
 def codes_of(labels: Labels, tasks: Labels, *, unseen: str) -> Ints:

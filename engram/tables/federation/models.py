@@ -71,21 +71,22 @@ def package_of(learned: LearnedTables, client: int | None) -> Package:
         Refused: If there are none, or its memories are elsewhere.
     """
     found = coefficients_of(learned, client)
-    return _of_table(learned, client, found, of_coefficients(learned, found, client))
+    return package_table(learned, client, found, of_coefficients(learned, found, client))
 
 
 def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
     """Returns coefficients for a client that never took part, by its rows, with their card."""
-    return _of_table(learned, name, *transferred(learned, path))
+    return package_table(learned, name, *transferred(learned, path))
 
 
-def _of_table(
+def package_table(
     learned: LearnedTables,
     client: int | str | None,
     found: Coefficients,
     evidence: Evidence,
     notes: Sequence[str] = (),
 ) -> Package:
+    """Packages the model of a table's columns."""
     origin, module = learned.origin(client), layered(found.state, family_of(learned.experiment))
     kind = Kind(schema=found.schema, classes=learned.kind.classes)
     about = "values", found.outputs, origin.client, origin.source
@@ -101,24 +102,32 @@ def coefficients_of(learned: LearnedTables, client: int | None) -> Coefficients:
     """
     if client is None:
         return _common(learned)
+    found = remembered(learned.experiment, learned.kind, memory_of(learned, client))
+    return found._replace(schema=schema_of(learned, found.schema, client))
+
+
+def memory_of(learned: LearnedTables, client: int) -> Params:
+    """Returns what a client remembers.
+
+    Raises:
+        Refused: If it is nothing.
+    """
     memory = learned.memory(client)
     if not memory:
         called = learned.called(client)
         raise Refused(f"client {called} keeps no model: it had no part in the run")
-    found = remembered(learned.experiment, learned.kind, memory)
-    return found._replace(schema=_schema(learned, found, client))
+    return memory
 
 
-def _schema(learned: LearnedTables, found: Coefficients, client: int | None) -> Schema:
+def schema_of(learned: LearnedTables, schema: Schema, client: int | None) -> Schema:
     """Returns a model's schema, with the client's values for missing ones.
 
     Where the table is elsewhere, that is unknown: then the schema refuses missing values.
     """
     try:
-        median = found.schema.missing == "median"
-        return learned.tables.schema_of(client) if median else found.schema
+        return learned.tables.schema_of(client) if schema.missing == "median" else schema
     except DataError:
-        return without_medians(found.schema) or found.schema
+        return without_medians(schema) or schema
 
 
 def _common(learned: LearnedTables) -> Coefficients:
@@ -132,7 +141,7 @@ def _common(learned: LearnedTables) -> Coefficients:
     coef, schema = torch.tensor(shared["coef"], dtype=torch.float64), learned.kind.schema
     found = linear(schema or Schema(()), shared["names"], coef, limits)
     outputs = list(learned.kind.classes[1:]) or found.outputs
-    return found._replace(schema=_schema(learned, found, None), outputs=outputs)
+    return found._replace(schema=schema_of(learned, found.schema, None), outputs=outputs)
 
 
 def transferred(learned: LearnedTables, path: Path) -> tuple[Coefficients, Evidence, list[str]]:
@@ -238,17 +247,20 @@ def of_coefficients(learned: LearnedTables, found: Coefficients, client: int | N
     """Evaluates a client's coefficients, or the common ones, by the run and the rows."""
     e, clients = learned.experiment, learned.results.get("clients", {})
     scores: dict[str, list[ScoreEstimate]] = {}
-    if client is not None and clients:
-        at = clients.get("ids", range(e.num_clients)).index(client)
+    ids = clients.get("ids", range(e.num_clients))
+    if clients and client in ids:
+        at = ids.index(client)
         figures = {key: each[at] for key, each in clients.items() if key not in ("ids", "names")}
         scores["the run's"] = [ScoreEstimate(name, value) for name, value in figures.items()]
-    if e.own.plug_in != Molar.plug_in:
+    if e.own.plug_in not in (Molar.plug_in, Cox.plug_in):
         return Evidence(scores)
     try:
         data = learned.tables
     except DataError:
         return Evidence(scores)
-    more, intervals = of_test(e, found, None if client is None else data.test[client])
+    curve = e.own.plug_in == Cox.plug_in
+    test = None if client is None or curve else data.test[client]
+    more, intervals = of_test(e, found, test)
     train = [own.x for own in (data.train if client is None else [data.train[client]]) if own]
     x = np.concatenate(train)
     return Evidence.of_table(scores | more, x, found.schema, intervals)

@@ -1,15 +1,16 @@
 """The base of exchanges between sites with scores."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from logging import getLogger
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from engram.core.types import Params
 from engram.scoring.evaluation import Evaluation, Scored, read_scores
 from engram.scoring.score_columns import Column
-from engram.strategies.base import Row
+from engram.strategies.base import Nodes, Row
 from engram.strategies.site_strategy import SiteStrategy, read_split
-from engram.wire.messages import Content, Reply
+from engram.tables.federation.molar_messages import SHARED
+from engram.wire.messages import EVALUATE, Content, Question, Reply
 from engram.wire.wire import CLIENTS
 
 _log = getLogger("flwr.engram")
@@ -31,6 +32,13 @@ class ScoredSites(SiteStrategy):
         """Returns no arrays: nothing is shared before the first exchange."""
         self.state = {}
         return {}
+
+    def configure_evaluate(
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
+        """Sends the shared estimate to every online site, whether it took part or not."""
+        self.scored, shared = None, {SHARED: arrays}
+        return self.questions(EVALUATE, server_round, config, grid, lambda _: shared)
 
     def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
         """Collects the sites' scores in ``scored``.

@@ -37,7 +37,7 @@ from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import shared_half_width
 from engram.tables.shrinkage import Shared, combine, median_weights, outweighing
 from engram.tables.site import INTERCEPT, estimate_site
-from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
+from engram.wire.messages import TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import arrays_of
 
@@ -199,14 +199,6 @@ class Exchange(ScoredSites):
                 self.called(client),
                 100 * share[worst],
             )
-
-    def configure_evaluate(
-        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
-    ) -> Iterable[Question]:
-        """Sends the shared estimate to every online site, whether it took part or not."""
-        self.scored = None
-        shared = {SHARED: arrays}
-        return self.questions(EVALUATE, server_round, config, grid, lambda _: shared)
 
     def row(self, absent: Mapping[int, str]) -> Row:
         """Lists the sites asked, absent, or lacking some coefficients."""

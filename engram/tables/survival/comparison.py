@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engram.core.checks import require
 from engram.tables.survival.naming import Naming, name_sites
 from engram.tables.survival.own_intervals import OwnEstimate, own_intervals
 from engram.tables.survival.partial import Subjects, Ties
@@ -25,7 +24,6 @@ class SiteComparison(NamedTuple):
         level: Level of the intervals; and the probability that nobody is named who does not differ.
         names: Names of the columns.
         sites: Labels of the sites.
-        events: Number of events of each.
         own: Each site's own estimate.
         shared: The stratified fit with its two intervals.
         naming: Which sites differ, in ``differences``.
@@ -35,7 +33,6 @@ class SiteComparison(NamedTuple):
     level: float
     names: Sequence[str]
     sites: Sequence[Any]
-    events: Sequence[float]
     own: Sequence[OwnEstimate]
     shared: SharedIntervals
     naming: Naming
@@ -43,7 +40,8 @@ class SiteComparison(NamedTuple):
 
     def __str__(self) -> str:
         width = max(map(len, [MEAN, *self.names, *map(str, self.sites)]))
-        total, count = sum(self.events), len(self.sites)
+        events, count = [one.events for one in self.naming.shared.sums], len(self.sites)
+        total = sum(events)
         lines = [
             f"{count} sites, {total:g} events: hazard ratios with intervals of level {self.level:g}"
         ]
@@ -52,9 +50,9 @@ class SiteComparison(NamedTuple):
             lines += ["", f"{name:<{width}}" + "".join(f"{each:>10}" for each in _HEADINGS)]
             for m, (site, own) in enumerate(zip(self.sites, self.own, strict=True)):
                 ratios = own.coef[k], own.limits.low[k], own.limits.high[k], self.sharing.coef[m, k]
-                cells = f"{self.events[m]:>10g}{_ratios(*ratios)}"
+                cells = f"{events[m]:>10g}{_ratios(*ratios)}"
                 lines.append(f"{site!s:<{width}}{cells}{differs.get((m, k), '')}")
-            for label, limits in zip((MEAN, ALL_BUT_ONE), self.shared[2:], strict=True):
+            for label, limits in zip((MEAN, ALL_BUT_ONE), self.shared[1:], strict=True):
                 coef = self.shared.coef[k] if label == MEAN else np.nan
                 cells = f"{total:>10g}{_ratios(coef, limits.low[k], limits.high[k])}"
                 lines.append(f"{label:<{width}}{cells}")
@@ -74,28 +72,19 @@ def compare_sites(
     ties: Ties = "efron",
     level: float = 0.95,
 ) -> SiteComparison:
-    """Compares the hazard ratios of sites.
-
-    Args:
-        strata: Each site's subjects.
-        names: Names of the columns.
-        sites: Labels of the sites.
-        ties: How tied events count.
-        level: Level of each interval, in (0, 1).
+    """Compares the hazard ratios of sites, by their subjects, in intervals of one level.
 
     Raises:
         NoMaximum: There is no event, columns are dependent, or the likelihood of all sites rises
             without end.
         ValueError: There is one site.
     """
-    require(len(strata) > 1, "number of sites", len(strata), "at least 2")
     sums = site_sums(strata, ties)
     naming = name_sites(sums, len(names), level=level, names=names)
     return SiteComparison(
         level,
         names,
         sites,
-        [one.events for one in naming.shared.sums],
         [own_intervals(one, ties=ties, level=level) for one in strata],
         shared_intervals(naming.shared, level=level),
         naming,

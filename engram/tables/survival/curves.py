@@ -61,8 +61,7 @@ class SurvivalCurve(NamedTuple):
         require(0 < until <= self.ends[-1], "until", until, f"in (0, {self.ends[-1]:g}]")
         falls = self.ends < until
         ends, survival = self.ends[falls], self.survival[falls]
-        widths = np.diff(np.concatenate([[0.0], ends, [until]]))
-        areas = widths * np.append(1.0, survival)
+        areas = np.diff(ends, prepend=0.0, append=until) * np.append(1.0, survival)
         with np.errstate(invalid="ignore"):  # once all have died, of which no area depends
             parts = np.diff(self.greenwood[falls], prepend=0.0)
         beyond = np.cumsum(areas[:0:-1])[::-1]
@@ -156,5 +155,4 @@ def log_rank(strata: Sequence[Sequence[EventTable]]) -> LogRank:
     some = known[:-1]  # the differences of all groups add up to 0
     gaps = (observed - expected)[some]
     statistic = float(gaps @ np.linalg.pinv(variance[np.ix_(some, some)], hermitian=True) @ gaps)
-    freedom = len(some)
-    return LogRank(observed, expected, statistic, freedom, float(chdtrc(freedom, statistic)))
+    return LogRank(observed, expected, statistic, len(some), float(chdtrc(len(some), statistic)))

@@ -8,7 +8,7 @@ What joining tells, besides the tables: that some site has a row in the last fin
 one. So fine cells are to be as wide as what may be known of a single row.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class EventTable(NamedTuple):
     def at_risk(self) -> Ints:
         """Rows at risk in each cell, (K,): deaths come before losses of the same cell."""
         left = np.cumsum(self.deaths + self.censored)
-        return np.asarray(np.cumsum(self.entered) - np.concatenate([[0], left[:-1]]), np.intp)
+        return np.asarray(np.cumsum(self.entered) - np.append(0, left[:-1]), np.intp)
 
 
 class SiteTimes:
@@ -102,11 +102,9 @@ class SiteTimes:
             The end, more than there are cells if none will do; and whether the joined cell has an
             event or a loss.
         """
-        allowed = np.flatnonzero(self._allows(start, np.arange(end, len(self.cells) + 1)))
-        if not len(allowed):
-            return len(self.cells) + 1, False
-        found = end + int(allowed[0])
-        return found, bool((self._counts[found] > self._counts[start])[1:].any())
+        for found in end + np.flatnonzero(self._allows(start, np.arange(end, len(self._counts)))):
+            return int(found), bool((self._counts[found] > self._counts[start])[1:].any())
+        return len(self._counts), False
 
     def table(self, grid: Sequence[int]) -> EventTable:
         """Returns the counts on a grid that the site allows.
@@ -118,20 +116,16 @@ class SiteTimes:
             ValueError: If a count would be of fewer than ``least`` rows.
         """
         ends = np.asarray(grid, np.intp)
-        starts = np.concatenate([[0], ends[:-1]])
-        allows = [bool(self._allows(a, ends[k : k + 1])[0]) for k, a in enumerate(starts.tolist())]
-        require(all(allows), "cells", grid, f"of none or at least {self._least} rows here")
-        entered, deaths, censored = (self._counts[ends] - self._counts[starts]).T
-        return EventTable(self.cells[ends - 1], entered, deaths, censored)
+        starts = np.append(0, ends[:-1])
+        expected = f"of none or at least {self._least} rows here"
+        require(bool(self._allows(starts, ends).all()), "cells", grid, expected)
+        return EventTable(self.cells[ends - 1], *(self._counts[ends] - self._counts[starts]).T)
 
-    def _allows(self, start: int, ends: Ints) -> Bools:
+    def _allows(self, starts: Ints | int, ends: Ints) -> Bools:
         totals = self._counts[ends]
         left = totals[:, 0] - totals[:, 1:].sum(axis=1)
-        counts = np.column_stack([totals - self._counts[start], left])
-        return np.asarray(self._enough(counts).all(axis=1))
-
-    def _enough(self, counts: Ints) -> Bools:
-        return np.asarray((counts == 0) | (counts >= self._least))
+        counts = np.column_stack([totals - self._counts[starts], left])
+        return np.asarray(((counts == 0) | (counts >= self._least)).all(axis=1))
 
 
 def join_cells(sites: Sequence[SiteTimes]) -> list[int]:
@@ -155,15 +149,14 @@ def join_cells(sites: Sequence[SiteTimes]) -> list[int]:
     require(same, "cells", "different ones", "the same at all sites")
     grid, start, end = list[int](), 0, 1
     while end <= len(cells):
-        answers = [site.end_from(start, end) for site in sites]
-        allowed = max(found for found, _ in answers)
-        if allowed > end:
-            end = allowed
-        elif any(has_rows for _, has_rows in answers):
+        ends, rows = zip(*(site.end_from(start, end) for site in sites), strict=True)
+        if max(ends) > end:
+            end = max(ends)
+            continue
+        if any(rows):
             grid.append(end)
-            start, end = end, end + 1
-        else:
-            end += 1
+            start = end
+        end += 1
     return grid
 
 
@@ -181,8 +174,7 @@ class SiteTables(NamedTuple):
     @property
     def shown(self) -> tuple[EventTable | None, ...]:
         """Tables of sites with at least ``OWN_CURVE`` deaths, for curves of their own."""
-        few = [t is None or t.deaths.sum() < OWN_CURVE for t in self.by_site]
-        return tuple(None if lacks else t for t, lacks in zip(self.by_site, few, strict=True))
+        return tuple(t if t and t.deaths.sum() >= OWN_CURVE else None for t in self.by_site)
 
 
 def collect_tables(sites: Sequence[SiteTimes]) -> SiteTables:
@@ -197,12 +189,5 @@ def collect_tables(sites: Sequence[SiteTimes]) -> SiteTables:
     grid = join_cells([site for site in sites if site.takes_part])
     require(len(grid) > 0, "cells", len(grid), "at least 1 with enough rows at every site")
     tables = tuple(site.table(grid) if site.takes_part else None for site in sites)
-    return SiteTables(tables, add_tables(table for table in tables if table is not None))
-
-
-def add_tables(tables: Iterable[EventTable]) -> EventTable:
-    """Adds the counts of tables on one grid."""
-    ends, *counts = zip(*tables, strict=True)
-    same = all(np.array_equal(each, ends[0]) for each in ends)
-    require(same, "ends", "different ones", "the same in all tables")
-    return EventTable(ends[0], *(np.sum(each, axis=0) for each in counts))
+    (ends, *_), *counts = zip(*(table for table in tables if table is not None), strict=True)
+    return SiteTables(tables, EventTable(ends, *(np.sum(each, axis=0) for each in counts)))

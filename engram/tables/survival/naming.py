@@ -17,7 +17,8 @@ from scipy.special import ndtr, ndtri
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.tables.survival.site_effects import SiteEffects, SumsAt, fit_effects
+from engram.tables.survival.newton import SumsAt
+from engram.tables.survival.site_effects import SiteEffects, fit_effects, positions
 
 _FEWEST: Final = 3  # sites that share a column, of which one may be named
 _NIL: Final = 1e-9  # of an information: what the other estimates leave of it
@@ -106,7 +107,7 @@ def efficient_scores(effects: SiteEffects) -> Array:
     scores = np.zeros(effects.coef.shape)
     informed = np.stack([np.diag(one.information) > 0 for one in effects.sums])
     agree = (informed & ~effects.separate).sum(axis=0)
-    for m, (one, at) in enumerate(zip(effects.sums, effects.place, strict=True)):
+    for m, (one, at) in enumerate(zip(effects.sums, positions(effects.separate), strict=True)):
         taken = np.diag(one.information @ inverse[np.ix_(at, at)] @ one.information)
         information = np.diag(one.information)
         some = ~effects.separate[m] & (agree >= _FEWEST)

@@ -1,6 +1,6 @@
 """Newton's ascent of the stratified partial likelihood, one exchange of sums a step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -8,7 +8,6 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.tables.survival.partial import (
-    RiskSets,
     Subjects,
     Sums,
     Ties,
@@ -17,6 +16,9 @@ from engram.tables.survival.partial import (
     risk_sets,
     total,
 )
+
+SumsAt = Callable[[Array], Sums]
+"""A site's sums at coefficients of shape (d,)."""
 
 _STILL: Final = 1e-14  # squared length of a step in standard errors that is none
 _SLACK: Final = 1e-11  # of a log-likelihood, up to which a fall is rounding
@@ -30,45 +32,15 @@ class NoMaximum(ValueError):
     """The likelihood has no single finite maximum; the message says in which column."""
 
 
-class CoxEstimate(NamedTuple):
-    """Coefficients of Cox's model.
-
-    Attributes:
-        coef: Log hazard ratios, shape (d,).
-        information: Of the partial likelihood at ``coef``, shape (d, d).
-        loglik: Log partial likelihood there, with Firth's penalty if there is one.
-        events: Number of events.
-        null: Log partial likelihood at 0, likewise.
-        exchanges: How often the sums were computed.
-    """
-
-    coef: Array
-    information: Array
-    loglik: float
-    events: float
-    null: float
-    exchanges: int
-
-    @property
-    def covariance(self) -> Array:
-        """The inverse of the information, shape (d, d)."""
-        return np.asarray(np.linalg.inv(self.information))
-
-    @property
-    def standard_error(self) -> Array:
-        """Standard error of each coefficient, shape (d,)."""
-        return np.sqrt(np.diag(self.covariance))
-
-
 class Ascent(NamedTuple):
-    """The state between two exchanges.
+    """The state between two exchanges of sums, which is the estimate when ``done``.
 
     Attributes:
-        coef: Where the sums are to be computed next, shape (d,); the estimate, when ``done``.
+        coef: Where the sums are to be computed next, shape (d,).
         done: Whether they have been computed there, and it is the maximum.
         best: Where the likelihood was largest so far, shape (d,).
-        sums: The sums there; None before the first exchange.
-        first: The sums at 0.
+        sums: The sums there, with Firth's penalty if there is one.
+        first: Likewise, where the ascent began.
         step: From ``best``, shape (d,).
         exchanges: How often the sums were computed.
     """
@@ -76,24 +48,27 @@ class Ascent(NamedTuple):
     coef: Array
     done: bool
     best: Array
-    sums: Sums | None
-    first: Sums | None
+    sums: Sums
+    first: Sums
     step: Array
     exchanges: int
 
     @classmethod
-    def begin(cls, columns: int) -> "Ascent":
-        """Begins at coefficients of 0."""
-        nil = np.zeros(columns)
-        return cls(nil, columns == 0, nil, None, None, nil, 0)
+    def begin(cls, coef: Array) -> "Ascent":
+        """Begins at some coefficients."""
+        d = len(coef)
+        none = Sums(-np.inf, np.zeros(d), np.zeros((d, d)), 0.0)
+        return cls(coef, d == 0, coef, none, none, np.zeros(d), 0)
 
-    def estimate(self) -> CoxEstimate:
-        """The result, after the last exchange."""
-        assert self.sums is not None  # for mypy: of the last exchange
-        assert self.first is not None  # for mypy: likewise
-        _, _, information, events, _ = self.sums
-        ends = self.sums.loglik, events, self.first.loglik, self.exchanges
-        return CoxEstimate(self.coef, information, *ends)
+    @property
+    def covariance(self) -> Array:
+        """The inverse of the information, shape (d, d)."""
+        return np.asarray(np.linalg.inv(self.sums.information))
+
+    @property
+    def standard_error(self) -> Array:
+        """Standard error of each coefficient, shape (d,)."""
+        return np.sqrt(np.diag(self.covariance))
 
 
 def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool = False) -> Ascent:
@@ -109,11 +84,11 @@ def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool =
         NoMaximum: There is no event, columns are dependent, or the likelihood rises without end.
     """
     count = state.exchanges + 1
-    if state.first is None:
+    if count == 1:
         _check_determined(sums, names)
     sums = penalize(sums) if penalized else sums
-    first = sums if state.first is None else state.first
-    fell = state.sums is not None and not sums.loglik >= _nearly(state.sums.loglik)
+    first = sums if count == 1 else state.first
+    fell = not sums.loglik >= _nearly(state.sums.loglik)
     step = state.step / 2 if fell else _step(sums)
     length = np.inf if fell else float(sums.score @ step)
     still = length <= _STILL
@@ -126,32 +101,60 @@ def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool =
     return Ascent(coef, still, state.coef, sums, first, step, count)
 
 
+def maximize(
+    sums_at: SumsAt,
+    begin: Array,
+    names: Sequence[str] | None = None,
+    *,
+    penalized: bool = False,
+    endless: bool = False,
+) -> Ascent:
+    """Maximizes a log-likelihood by Newton's method.
+
+    Args:
+        sums_at: The log-likelihood with its derivatives.
+        begin: Where to begin, shape (d,), d >= 1.
+        names: Names of the coefficients, for errors.
+        penalized: As for ``ascend``.
+        endless: Whether to stop where the likelihood rises without end, and little is left to gain.
+
+    Raises:
+        NoMaximum: There is none.
+    """
+    state = Ascent.begin(begin)
+    names = [f"x{k}" for k in range(len(begin))] if names is None else names
+    while not state.done:
+        try:
+            state = ascend(state, sums_at(state.coef), names, penalized=penalized)
+        except NoMaximum:
+            if not endless or not state.exchanges:
+                raise
+            break
+    return state
+
+
 def fit(
     strata: Sequence[Subjects],
     ties: Ties = "efron",
     *,
     penalized: bool = False,
     names: Sequence[str] | None = None,
-) -> CoxEstimate:
+) -> Ascent:
     """Maximizes the partial likelihood of strata with the same coefficients.
 
-    Args:
-        strata: The subjects of each; each has a baseline hazard of its own.
-        ties: How tied events count.
-        penalized: Whether to add Firth's penalty, with which there always is a maximum.
-        names: Names of the columns, for errors.
+    Each has a baseline hazard of its own. If it is ``penalized``, there always is a maximum.
 
     Raises:
-        NoMaximum: There is no event, columns are dependent, or the likelihood rises without end.
+        NoMaximum: See ``ascend``.
     """
     require(len(strata) > 0, "number of strata", 0, "at least 1")
-    d = strata[0].x.shape[1]
-    sets: list[RiskSets] = [risk_sets(one, ties) for one in strata]
-    state, names = Ascent.begin(d), [f"x{k}" for k in range(d)] if names is None else names
-    while not state.done:
-        sums = total([likelihood_sums(one, state.coef, third=penalized) for one in sets])
-        state = ascend(state, sums, names, penalized=penalized)
-    return state.estimate()
+    sets = [risk_sets(one, ties) for one in strata]
+
+    def sums_at(coef: Array) -> Sums:
+        return total([likelihood_sums(one, coef, third=penalized) for one in sets])
+
+    begin = np.zeros(strata[0].x.shape[1])
+    return maximize(sums_at, begin, names, penalized=penalized)
 
 
 def _nearly(loglik: float) -> float:

@@ -17,16 +17,16 @@ from scipy.special import ndtri
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 from engram.tables.intervals import Intervals
+from engram.tables.survival.newton import SumsAt
 from engram.tables.survival.partial import (
     Subjects,
     Sums,
     Ties,
     likelihood_sums,
-    partial_likelihood,
     penalize,
     risk_sets,
 )
-from engram.tables.survival.site_effects import SumsAt, independent_columns
+from engram.tables.survival.site_effects import independent_columns
 
 _WIDER: Final = 1.5  # by which a bracket of a limit grows
 _STILL: Final = 1e-6  # of the gradient, in standard errors
@@ -49,30 +49,25 @@ class OwnEstimate(NamedTuple):
 
 
 def own_intervals(subjects: Subjects, *, ties: Ties = "efron", level: float = 0.95) -> OwnEstimate:
-    """Computes Firth's estimate at a site, and the hull of its two intervals.
+    """Computes Firth's estimate at a site, and the hull of its two intervals of a level in (0, 1).
 
-    Args:
-        subjects: The site's; there may be any number of events.
-        ties: How tied events count.
-        level: Level of each interval, in (0, 1).
+    There may be any number of events.
     """
     require(0 < level < 1, "level", level, "in (0, 1)")
     d = subjects.x.shape[1]
     none, wide = np.full(d, np.nan), np.full(d, np.inf)
     found = OwnEstimate(none, wide, Intervals(-wide, wide.copy()))
-    plain = partial_likelihood(subjects, np.zeros(d), ties)
-    kept, determined = independent_columns(plain.information)
+    sets = risk_sets(subjects, ties)
+    kept, determined = independent_columns(likelihood_sums(sets, np.zeros(d)).information)
     if not len(kept):
         return found
-    sets = risk_sets(subjects._replace(x=subjects.x[:, kept]), ties)
+    sets, begin = sets._replace(x=sets.x[:, kept]), np.zeros(len(kept))
 
     def firth(beta: Array) -> Sums:
         return penalize(likelihood_sums(sets, beta, third=True))
 
     every = np.ones(len(kept), dtype=bool)
-    best, sums = _maximize(
-        firth, np.zeros(len(kept)), every, firth(np.zeros(len(kept))).information
-    )
+    best, sums = _maximize(firth, begin, every, firth(begin).information)
     error, z = np.sqrt(np.diag(np.linalg.inv(sums.information))), float(ndtri((1 + level) / 2))
     for i, k in enumerate(kept):
         if determined[k]:
@@ -123,7 +118,6 @@ def _maximize(sums_at: SumsAt, begin: Array, free: Bools, information: Array) ->
         return -sums.loglik, -unit.T @ sums.score[free]
 
     nil, options = np.zeros(len(unit)), {"gtol": _STILL}
-    full[free] = (
-        begin[free] + unit @ minimize(loss, nil, jac=True, method="BFGS", options=options).x
-    )
+    part = minimize(loss, nil, jac=True, method="BFGS", options=options).x
+    full[free] = begin[free] + unit @ part
     return full, sums_at(full)

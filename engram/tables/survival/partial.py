@@ -133,14 +133,8 @@ def likelihood_sums(sets: RiskSets, beta: Array, *, third: bool = False) -> Sums
 
     The risks are relative to the largest one, which no result depends on.
     """
-    x, weights, event, term, share, mass = (
-        sets.x,
-        sets.weights,
-        sets.event,
-        sets.term,
-        sets.share,
-        sets.mass,
-    )
+    x, weights, event = sets.x, sets.weights, sets.event
+    term, share, mass = sets.term, sets.share, sets.mass
     d = x.shape[1]
     if not event.any():
         return Sums(0.0, np.zeros(d), np.zeros((d, d)), 0.0, np.zeros((d, d, d)) if third else None)
@@ -172,17 +166,6 @@ def likelihood_sums(sets: RiskSets, beta: Array, *, third: bool = False) -> Sums
     return found._replace(third=cube)
 
 
-def partial_likelihood(subjects: Subjects, beta: Array, ties: Ties = "efron") -> Sums:
-    """Computes the log partial likelihood of one stratum with its derivatives.
-
-    Args:
-        subjects: The stratum.
-        beta: Coefficients, shape (d,).
-        ties: How tied events count.
-    """
-    return likelihood_sums(risk_sets(subjects, ties), beta)
-
-
 def total(strata: Sequence[Sums]) -> Sums:
     """Adds the sums of several strata."""
     loglik, score, information, events, third = zip(*strata, strict=True)
@@ -195,10 +178,7 @@ def penalize(sums: Sums) -> Sums:
     """Adds Firth's penalty, half the log determinant of the information, and its gradient.
 
     Firth (1993); Heinze and Schemper (2001) for hazards. The maximum is finite always. The
-    information stays that of the likelihood.
-
-    Args:
-        sums: Of all strata, with ``third``.
+    information stays that of the likelihood. The sums are those of all strata, with ``third``.
     """
     sign, logdet = np.linalg.slogdet(sums.information)
     if sign <= 0 or sums.third is None:

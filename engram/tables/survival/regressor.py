@@ -1,5 +1,6 @@
 """Cox's model with scikit-survival's interface, stratified by a column of sites."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
@@ -14,15 +15,28 @@ from engram.core.checks import require
 from engram.core.process_modes import own_modes
 from engram.scoring.survival_scores import concordant_pairs
 from engram.tables.model import weights_of
-from engram.tables.survival.baseline import StepFunction, baseline_hazard
+from engram.tables.survival.baseline import Baseline, StepFunction, baseline_hazard
 from engram.tables.survival.comparison import SiteComparison, compare_sites
 from engram.tables.survival.newton import fit
 from engram.tables.survival.partial import Subjects, Ties
-from engram.tables.survival.sharing import check_sharing, share
+from engram.tables.survival.sharing import share
 from engram.tables.survival.site_effects import site_sums
-from engram.tables.tables import Labels, check_finite, distinct, shown, take_tasks
+from engram.tables.tables import (
+    Labels,
+    check_finite,
+    check_weights,
+    codes_of,
+    distinct,
+    shown,
+    take_tasks,
+)
 
 _FIELDS = "fields event (truth values), time and, where subjects enter late, entry"
+
+_SHARING = (
+    "none or adaptive for hazards (hard and soft thresholds need normal estimates, most of which "
+    "agree: three sites with few events are too few)"
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -82,12 +96,13 @@ class CoxRegressor(BaseEstimator):
             ValueError: An input is invalid, or the likelihood has no maximum: the message names
                 the column.
         """
-        check_sharing(self.sharing)
+        require(self.sharing in ("none", "adaptive"), "sharing", self.sharing, _SHARING)
         tasks, strata = self._split(X, y, task, sample_weight, reset=True)
         found = fit(strata, self.ties, penalized=self.firth, names=self.column_names)
         self.tasks_, self.coef_, self.covariance_ = tasks, found.coef, found.covariance
         self.standard_error_ = found.standard_error
-        self.loglik_, self.null_loglik_, self.events_ = found.loglik, found.null, found.events
+        self.loglik_, self.null_loglik_ = found.sums.loglik, found.first.loglik
+        self.events_ = found.sums.events
         self.task_coef_ = np.tile(self.coef_, (len(strata), 1))
         if self.sharing == "adaptive":
             require(len(strata) > 1, "number of tasks", len(strata), "at least 2 to share")
@@ -105,9 +120,7 @@ class CoxRegressor(BaseEstimator):
         x = self._checked(X, labels, reset=reset)
         check_consistent_length(x, y)
         weights = weights_of(sample_weight, x)
-        if weights is not None and (bad := ~(np.isfinite(weights) & (weights >= 0))).any():
-            row = int(np.argmax(bad))
-            require(False, "sample_weight", weights[row], f"finite and at least 0 in row {row}")
+        check_weights(weights)
         tasks, codes = (None, np.zeros(len(x), np.intp)) if labels is None else distinct(labels)
         return tasks, split_strata(Subjects(x, *read_target(y), weights), codes)
 
@@ -141,9 +154,8 @@ class CoxRegressor(BaseEstimator):
     def _checked(self, X: Any, labels: Labels | None, *, reset: bool) -> Array:
         check = partial(validate_data, dtype=np.float64, ensure_all_finite=False)
         x = np.asarray(check(self, unmasked(X), reset=reset))
-        check_finite(
-            x, np.full(len(x), "not given") if labels is None else labels, self.column_names
-        )
+        labels = np.full(len(x), "not given") if labels is None else labels
+        check_finite(x, labels, self.column_names)
         return x
 
     @own_modes()
@@ -179,42 +191,40 @@ class CoxRegressor(BaseEstimator):
         Raises:
             ValueError: A task was not fitted: it has no baseline hazard.
         """
-        curves = [self.baselines_[m].survival(eta) for m, eta in self._subjects(X, task)]
-        return np.stack([one(self.unique_times_) for one in curves]) if return_array else curves
+        return self._curves(X, task, Baseline.survival, return_array)
 
     def predict_cumulative_hazard_function(
         self, X: Any, task: Any = None, *, return_array: bool = False
     ) -> list[StepFunction] | Array:
         """Returns each row's cumulative hazard; see ``predict_survival_function``."""
-        curves = [self.baselines_[m].cumulative_hazard(eta) for m, eta in self._subjects(X, task)]
-        return np.stack([one(self.unique_times_) for one in curves]) if return_array else curves
+        return self._curves(X, task, Baseline.cumulative_hazard, return_array)
 
-    def _subjects(self, X: Any, task: Any) -> list[tuple[int, float]]:
-        """Pairs of each row's stratum and risk score."""
+    def _curves(
+        self, X: Any, task: Any, curve: Callable[[Baseline, float], StepFunction], as_array: bool
+    ) -> list[StepFunction] | Array:
         eta = self.predict(X, task).tolist()
-        return list(zip(self._strata(X, task, len(eta)).tolist(), eta, strict=True))
+        pairs = zip(self._strata(X, task, len(eta)), eta, strict=True)
+        curves = [curve(self.baselines_[m], each) for m, each in pairs]
+        return np.stack([one(self.unique_times_) for one in curves]) if as_array else curves
 
     def _strata(self, X: Any, task: Any, size: int) -> Ints:
         if self.tasks_ is None or (task is None and len(self.tasks_) == 1):
             return np.zeros(size, np.intp)
         _, labels = take_tasks(X, task)
-        known = {label: m for m, label in enumerate(self.tasks_.tolist())}
-        for label in labels.tolist():
-            if label not in known:
-                raise ValueError(
-                    f"task {shown(label)} was not seen in fit: it has no baseline hazard"
-                )
-        return np.array([known[label] for label in labels.tolist()], dtype=np.intp)
+        codes = codes_of(labels, self.tasks_, unseen="shared")
+        if (codes < 0).any():
+            label = shown(labels[int(np.argmax(codes < 0))])
+            raise ValueError(f"task {label} was not seen in fit: it has no baseline hazard")
+        return codes
 
     def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
         """Returns the concordance index (Harrell's), from pairs within tasks."""
         eta = self.predict(X, task)
         weights = weights_of(sample_weight, eta)
         strata = self._strata(X, task, len(eta))
-        every = Subjects(eta[:, None], *read_target(y), weights)
-        parts = split_strata(every, strata)
-        of_each = [concordant_pairs(s.time, s.event, s.x[:, 0], s.entry, s.weights) for s in parts]
-        pairs = np.sum(of_each, axis=0)
+        parts = split_strata(Subjects(eta[:, None], *read_target(y), weights), strata)
+        each = [concordant_pairs(s.time, s.event, s.x[:, 0], s.entry, s.weights) for s in parts]
+        pairs = np.sum(each, axis=0)
         require(bool(pairs[1] > 0), "y", "none", "of subjects of whom pairs can be compared")
         return float(pairs[0] / pairs[1])
 
@@ -227,11 +237,11 @@ def survival_target(event: Any, time: Any, entry: Any = None) -> npt.NDArray[Any
         time: Times of exit, shape (n,).
         entry: Times of entry, shape (n,): a subject is at risk on (entry, time].
     """
-    columns = {"event": (event, bool), "time": (time, np.float64)}
-    columns |= {} if entry is None else {"entry": (entry, np.float64)}
-    found = np.empty(len(event), dtype=[(name, kind) for name, (_, kind) in columns.items()])
-    for name, (values, kind) in columns.items():
-        found[name] = np.asarray(values, dtype=kind)
+    columns = [event, time] if entry is None else [event, time, entry]
+    kinds = [("event", bool), ("time", np.float64), ("entry", np.float64)]
+    found = np.empty(len(event), dtype=kinds[: len(columns)])
+    for name, values in zip(found.dtype.names or (), columns, strict=True):
+        found[name] = values
     return found
 
 

@@ -15,7 +15,6 @@ from scipy.special import ndtri
 from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.tables.intervals import Intervals
-from engram.tables.survival.partial import total
 from engram.tables.survival.site_effects import SiteEffects, independent_columns
 
 
@@ -24,14 +23,12 @@ class SharedIntervals(NamedTuple):
 
     Attributes:
         coef: Shape (d,).
-        standard_error: Shape (d,).
         weighted_mean: Of the weighted mean of the sites.
         all_but_one: Of what all sites share, but for one at most; infinite where a single site
             determines the coefficient.
     """
 
     coef: Array
-    standard_error: Array
     weighted_mean: Intervals
     all_but_one: Intervals
 
@@ -52,7 +49,7 @@ def shared_intervals(effects: SiteEffects, *, level: float = 0.95) -> SharedInte
     require(0 < level < 1, "level", level, "in (0, 1)")
     require(len(effects.sums) > 1, "number of sites", len(effects.sums), "at least 2")
     require(not effects.separate.any(), "effects", "separate coefficients", "a fit without")
-    z, coef, whole = float(ndtri((1 + level) / 2)), effects.center, total(effects.sums)
+    z, coef, whole = float(ndtri((1 + level) / 2)), effects.center, effects.joint
     error = np.sqrt(np.diag(np.linalg.inv(whole.information)))
     lows, highs = [], []
     for site in effects.sums:
@@ -65,4 +62,4 @@ def shared_intervals(effects: SiteEffects, *, level: float = 0.95) -> SharedInte
         lows.append(at - wide)
         highs.append(at + wide)
     plain = Intervals(coef - z * error, coef + z * error)
-    return SharedIntervals(coef, error, plain, Intervals(np.min(lows, 0), np.max(highs, 0)))
+    return SharedIntervals(coef, plain, Intervals(np.min(lows, 0), np.max(highs, 0)))

@@ -16,17 +16,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from engram.core.arrays import Array, Bools
-from engram.core.checks import require
 from engram.tables.adaptive import adapt
 from engram.tables.heterogeneity import REACH
 from engram.tables.random_effects import Prior, confirm, free_variance, posterior
 from engram.tables.site import Rows
+from engram.tables.survival.newton import SumsAt
 from engram.tables.survival.partial import Sums, total
 from engram.tables.survival.site_effects import (
     SiteEffects,
-    SumsAt,
     fit_effects,
-    maximize,
+    posterior_mode,
     square_root,
 )
 
@@ -55,36 +54,17 @@ class Sharing(NamedTuple):
 
     Attributes:
         coef: Shape (M, d).
-        apart: Which are their sites' own, shape (M, d).
-        effects: The stratified fit with those apart; its ``center`` is shared.
-        scatter: Of the other sites' coefficients around it.
+        effects: The stratified fit with those apart as ``separate``; its ``center`` is shared.
     """
 
     coef: Array
-    apart: Bools
     effects: SiteEffects
-    scatter: Scatter
-
-
-def check_sharing(sharing: str) -> None:
-    """Checks the way to share.
-
-    Raises:
-        ValueError: It is neither ``none`` nor ``adaptive``.
-    """
-    reason = (
-        "none or adaptive for hazards (hard and soft thresholds need normal estimates, most of "
-        "which agree: three sites with few events are too few)"
-    )
-    require(sharing in ("none", "adaptive"), "sharing", sharing, reason)
 
 
 def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
-    """Fits the center, the scatter and all personal coefficients.
+    """Fits the center, the scatter and all personal coefficients of d ``columns``.
 
-    Args:
-        sites: Each site's sums; a site computes ``personalize`` itself, and sends what is apart.
-        columns: d.
+    A site computes ``personalize`` itself, and sends what is apart.
 
     Raises:
         NoMaximum: There is no event, or columns are dependent.
@@ -99,7 +79,7 @@ def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
         if np.array_equal(apart, effects.separate):
             break
         effects, confirmed = fit_effects(sites, apart, effects), apart
-    return Sharing(np.stack([coef for coef, _ in each]), apart, effects, scatter)
+    return Sharing(np.stack([coef for coef, _ in each]), effects)
 
 
 def estimate_scatter(effects: SiteEffects, confirmed: Bools) -> Scatter:
@@ -126,58 +106,28 @@ def estimate_scatter(effects: SiteEffects, confirmed: Bools) -> Scatter:
 
 
 def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
-    """Computes a site's personal coefficients, which stay there, and which are apart.
-
-    Args:
-        sums_at: The site's sums; there may be any number of events.
-        scatter: What the server sent.
-    """
-    center, variance, middle, _ = scatter
+    """Computes a site's personal coefficients, which stay there, and which are apart."""
+    center, variance, middle, unit = scatter
     base = prior = Prior(center, variance)
 
     def deviance(own: Prior) -> float:
-        return -2 * _mode(sums_at, own)[1].loglik
+        return -2 * posterior_mode(sums_at, own)[1].loglik
 
     for _ in range(_PASSES):
-        mode, sums = _mode(sums_at, prior)
+        mode, sums = posterior_mode(sums_at, prior)
         found = posterior(_working_rows(sums, mode), prior, family="linear")
         far = np.abs(center + found.gap - middle) > REACH * np.sqrt(found.variance + variance)
-        wide = _free_variance(found.gap, scatter)
+        # As of counts, of which a partial likelihood is a profile.
+        standard = Prior(center, variance / unit)
+        wide = free_variance(found.gap / np.sqrt(unit), standard, "poisson") * unit
         apart = confirm(deviance, base, wide, far, reach=REACH)
         before, prior = prior, Prior(center, np.where(apart, wide, variance))
         if np.allclose(prior.variance, before.variance, _SAME, 0):
             break
-    return _mode(sums_at, prior)[0], apart
+    return posterior_mode(sums_at, prior)[0], apart
 
 
 def _working_rows(sums: Sums, coef: Array) -> Rows:
     """Returns rows of a linear model with noise 1 that has this score and information."""
     root = square_root(sums.information)
     return Rows(root, root @ coef + np.linalg.pinv(root).T @ sums.score)
-
-
-def _free_variance(gap: Array, scatter: Scatter) -> Array:
-    """Returns ``free_variance`` as of counts, of which a partial likelihood is a profile."""
-    standard = Prior(scatter.center, scatter.variance / scatter.unit)
-    return free_variance(gap / np.sqrt(scatter.unit), standard, "poisson") * scatter.unit
-
-
-def _mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
-    """Returns the mode of a site's posterior, and the sums of its likelihood there."""
-    free, mode = prior.variance > 0, prior.center.copy()
-    precision = 1 / prior.variance[free]
-
-    def penalized(part: Array) -> Sums:
-        at, gap = prior.center.copy(), part - prior.center[free]
-        at[free] = part
-        loglik, score, information, *_ = sums_at(at)
-        return Sums(
-            loglik - float(gap @ (precision * gap)) / 2,
-            score[free] - precision * gap,
-            information[np.ix_(free, free)] + np.diag(precision),
-            1.0,
-        )
-
-    if free.any():
-        mode[free], _ = maximize(penalized, mode[free])
-    return mode, sums_at(mode)

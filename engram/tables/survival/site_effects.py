@@ -6,7 +6,7 @@ score and information of theta are made of each site's at its own coefficients, 
 needs no more than a site's ``Sums``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -14,15 +14,12 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
+from engram.tables.random_effects import Prior
 from engram.tables.site import Rows
-from engram.tables.survival.newton import Ascent, NoMaximum, ascend
+from engram.tables.survival.newton import SumsAt, maximize
 from engram.tables.survival.partial import Subjects, Sums, Ties, likelihood_sums, risk_sets
 from engram.tables.tables import dependent_columns
 
-SumsAt = Callable[[Array], Sums]
-"""A site's sums at coefficients of shape (d,)."""
-
-_STILL: Final = 1e-12  # squared length of a step in standard errors that is none
 _FLAT: Final = 1e-10  # eigenvalue of an information scaled to diagonal 1 that is 0
 
 
@@ -31,32 +28,25 @@ def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> list[SumsAt]:
     return [partial(likelihood_sums, risk_sets(one, ties)) for one in strata]
 
 
-def maximize(
-    sums_at: SumsAt, begin: Array, names: Sequence[str] | None = None, *, endless: bool = False
-) -> tuple[Array, Sums]:
-    """Maximizes a log-likelihood by Newton's method; returns the maximum and the sums there.
+def posterior_mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
+    """Returns the mode of a site's posterior, and the sums of its likelihood there."""
+    free, mode = prior.variance > 0, prior.center.copy()
+    precision = 1 / prior.variance[free]
 
-    Args:
-        sums_at: The log-likelihood with its derivatives.
-        begin: Where to begin.
-        names: Names of the coefficients, for errors.
-        endless: Whether to stop where the likelihood rises without end, and little is left to gain.
+    def penalized(part: Array) -> Sums:
+        at, gap = prior.center.copy(), part - prior.center[free]
+        at[free] = part
+        loglik, score, information, *_ = sums_at(at)
+        return Sums(
+            loglik - float(gap @ (precision * gap)) / 2,
+            score[free] - precision * gap,
+            information[np.ix_(free, free)] + np.diag(precision),
+            1.0,
+        )
 
-    Raises:
-        NoMaximum: There is none.
-    """
-    state = Ascent.begin(len(begin))._replace(coef=begin, best=begin)
-    names = [f"x{k}" for k in range(len(begin))] if names is None else names
-    while True:
-        try:
-            state = ascend(state, sums_at(state.coef), names)
-        except NoMaximum:
-            if not endless or state.sums is None:
-                raise
-            return state.best, state.sums
-        assert state.sums is not None  # for mypy: of this step
-        if state.done or float(state.sums.score @ state.step) <= _STILL:
-            return state.best, state.sums
+    if free.any():
+        mode[free] = maximize(penalized, mode[free]).coef
+    return mode, sums_at(mode)
 
 
 def square_root(information: Array) -> Array:
@@ -96,14 +86,9 @@ class SiteEffects(NamedTuple):
         return np.asarray(self.coef[first, np.arange(self.coef.shape[1])])
 
     @property
-    def place(self) -> Ints:
-        """Where in theta each site's coefficients are, shape (M, d)."""
-        return positions(self.separate)
-
-    @property
     def joint(self) -> Sums:
         """The sums of theta."""
-        return joint_sums(self.sums, self.place)
+        return joint_sums(self.sums, positions(self.separate))
 
 
 def fit_effects(
@@ -135,12 +120,10 @@ def fit_effects(
     def each(theta: Array) -> list[Sums]:
         return [sums_at(theta[at]) for sums_at, at in zip(sites, place, strict=True)]
 
-    theta, _ = maximize(
-        lambda at: joint_sums(each(at), place),
-        theta,
-        [*names, *owners],
-        endless=bool(separate.any()),  # a site's own group without an event ends nothing
-    )
+    names, separated = [*names, *owners], bool(separate.any())
+    # A site's own group without an event ends nothing.
+    found = maximize(lambda at: joint_sums(each(at), place), theta, names, endless=separated)
+    theta = found.best
     return SiteEffects(theta[place], separate, each(theta))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.tables.survival.partial import Subjects
+from engram.tables.survival.partial import Subjects, likelihood_sums, risk_sets
 
 COEF = np.array([0.5, -0.4])
 
@@ -23,3 +23,8 @@ def with_column(sites, m, column):
     extra = [site.x[:, column] * (i == m) for i, site in enumerate(sites)]
     pairs = zip(sites, extra, strict=True)
     return [site._replace(x=np.column_stack([site.x, more])) for site, more in pairs]
+
+
+def partial_likelihood(subjects, beta, ties="efron"):
+    """Returns the sums of one stratum."""
+    return likelihood_sums(risk_sets(subjects, ties), beta)

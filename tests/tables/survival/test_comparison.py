@@ -17,7 +17,7 @@ def test_it_prints_each_site_both_shared_intervals_and_who_differs():
     found = model.compare_sites(x, y, task, level=0.9)
     alone = own_intervals(sites[0], level=0.9)
     np.testing.assert_allclose(found.own[0].limits, alone.limits, rtol=1e-4)
-    assert found.sharing.apart[:, 0].tolist() == [False, True, False, False]
+    assert found.sharing.effects.separate[:, 0].tolist() == [False, True, False, False]
     lines = [line.split() for line in str(found).splitlines()]
     assert lines[0][:4] == ["4", "sites,", f"{event.sum():g}", "events:"]
     assert lines[2] == ["x0", "events", "ratio", "low", "high", "personal"]

@@ -5,9 +5,9 @@ import pytest
 
 from engram.tables.survival.naming import efficient_scores, name_sites
 from engram.tables.survival.newton import fit
-from engram.tables.survival.partial import partial_likelihood, total
+from engram.tables.survival.partial import total
 from engram.tables.survival.site_effects import fit_effects, site_sums
-from tests.tables.survival.sites import COEF, draw_sites, with_column
+from tests.tables.survival.sites import COEF, draw_sites, partial_likelihood, with_column
 
 
 def test_scores_and_ratios_are_those_of_a_column_for_one_site():
@@ -28,7 +28,7 @@ def test_scores_and_ratios_are_those_of_a_column_for_one_site():
     assert effects.coef[2, 1] == pytest.approx(direct.coef[1:].sum(), abs=1e-6)
     found = name_sites(site_sums(sites), 2, level=0.5)
     assert [(one.site, one.column) for one in found.differences] == [(2, 1)]
-    ratio = 2 * (direct.loglik - plain.loglik)
+    ratio = 2 * (direct.sums.loglik - plain.sums.loglik)
     assert found.differences[0].score == pytest.approx(scores[2, 1])
     assert found.differences[0].ratio == pytest.approx(ratio, abs=1e-6)
 

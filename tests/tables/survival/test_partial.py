@@ -8,11 +8,11 @@ from engram.tables.survival.newton import NoMaximum, fit
 from engram.tables.survival.partial import (
     Subjects,
     likelihood_sums,
-    partial_likelihood,
     penalize,
     risk_sets,
     total,
 )
+from tests.tables.survival.sites import partial_likelihood
 
 RNG = np.random.default_rng(0)
 X, TIME = RNG.normal(5, 1, (60, 3)), RNG.integers(3, 15, 60) * 1.0
@@ -63,12 +63,7 @@ def check_sums(subjects, ties):
     assert far.events == 2 * EVENT.sum()
 
 
-def test_newton_finds_the_maximum_with_and_without_firths_penalty():
-    halves = [Subjects(*(a[k::2] for a in LATE[:4])) for k in range(2)]
-    found = fit(halves)
-    best = minimize(lambda b: -sum(by_definition(one, b, "efron") for one in halves), np.zeros(3))
-    np.testing.assert_allclose(found.coef, best.x, atol=1e-5)
-    assert 3 <= found.exchanges <= 6
+def test_where_the_likelihood_has_no_maximum_firths_penalty_has_one():
     apart = Subjects(np.column_stack([X[:, 0], TIME < 9]), TIME, EVENT & (TIME < 9))
     with pytest.raises(NoMaximum, match=r"coefficient of old \(up\).* use Firth's penalty"):
         fit([apart], names=["dose", "old"])
@@ -79,7 +74,7 @@ def test_newton_finds_the_maximum_with_and_without_firths_penalty():
     best = minimize(penalized, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-8})
     found = fit([apart], penalized=True)
     np.testing.assert_allclose(found.coef, best.x, atol=1e-5)
-    assert found.loglik == pytest.approx(-best.fun, rel=1e-9)
+    assert found.sums.loglik == pytest.approx(-best.fun, rel=1e-9)
 
 
 def test_a_fit_without_a_maximum_says_why():

@@ -28,11 +28,6 @@ def test_a_frame_with_a_column_of_tasks_gives_curves_by_task():
     alone = CoxRegressor().fit(X, other)
     assert len(alone.unique_times_) == ROWS.time[ROWS.event == 1].nunique()
     assert alone.predict_survival_function(X[:2], return_array=True).shape[0] == 2
-    counts = np.arange(len(X)) % 3
-    many = np.repeat(np.arange(len(X)), counts)
-    weighted = CoxRegressor(ties="breslow").fit(X, Y, SITE, counts)
-    repeated = CoxRegressor(ties="breslow").fit(X.iloc[many], Y[many], SITE[many])
-    np.testing.assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-9)
 
 
 def test_refusals_name_what_is_wrong():

@@ -1,7 +1,6 @@
 """The intervals of the stratified fit, against fits without one site."""
 
 import numpy as np
-import pytest
 
 from engram.tables.survival.newton import fit
 from engram.tables.survival.shared_intervals import shared_intervals
@@ -31,5 +30,3 @@ def test_they_are_the_plain_one_and_the_hull_without_one_site():
     found = shared_intervals(effects)
     assert np.isfinite(found.all_but_one.low).tolist() == [True, False]
     assert np.isfinite(found.weighted_mean).all()
-    with pytest.raises(ValueError, match="number of sites must be at least 2, got 1"):
-        shared_intervals(fit_effects(site_sums(sites[:1]), np.zeros((1, 2), bool)))

@@ -5,10 +5,9 @@ import pytest
 from scipy.optimize import minimize
 
 from engram.tables.survival.newton import fit
-from engram.tables.survival.partial import partial_likelihood
 from engram.tables.survival.sharing import Scatter, personalize, share
 from engram.tables.survival.site_effects import site_sums
-from tests.tables.survival.sites import COEF, draw_sites, with_column
+from tests.tables.survival.sites import COEF, draw_sites, partial_likelihood, with_column
 
 
 def test_personal_coefficients_are_modes_by_the_likelihood_and_the_others_scatter():
@@ -29,7 +28,7 @@ def test_personal_coefficients_are_modes_by_the_likelihood_and_the_others_scatte
     # Sites share what agrees, and keep what does not.
     sites = draw_sites([COEF, np.add(COEF, [2.0, 0]), COEF, COEF, COEF], 120)
     found = share(site_sums(sites), 2)
-    assert np.argwhere(found.apart).tolist() == [[1, 0]]
+    assert np.argwhere(found.effects.separate).tolist() == [[1, 0]]
     direct = fit(with_column(sites, 1, 0))
     np.testing.assert_allclose(found.effects.center, direct.coef[:2], atol=1e-6)
     own = direct.coef[0] + direct.coef[2]

@@ -4,34 +4,35 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-import torch
 
 from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables, shared_by
 from engram.client.memory import MemoryStore
 from engram.client.requests import round_of, split
 from engram.core.arrays import Array
-from engram.core.types import Params
 from engram.data.tables.tables import TableData
 from engram.guards.noise import secret_noise
 from engram.scoring.intervals import quantile
 from engram.scoring.survival_scores import concordant_pairs
 from engram.settings.experiment import Experiment
-from engram.tables.federation.molar_messages import SHARED
+from engram.tables.federation.molar_messages import SHARED, read_shared
 from engram.tables.federation.site_host import TableHost, reply
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
 from engram.tables.survival.federation.cox import COLUMNS, Cox
-from engram.tables.survival.federation.messages import read_coefficients, sums_record, sums_size
+from engram.tables.survival.federation.messages import sums_record
 from engram.tables.survival.newton import NoMaximum, fit
 from engram.tables.survival.partial import Subjects, Sums, likelihood_sums, risk_sets
 from engram.wire.messages import Content
+from engram.wire.wire import floats_record
 
 ENOUGH: Final = 30
 """Events of a site whose estimate alone may stand for it."""
 
 EXPOSED: Final = 5
 """Likewise, in each group of a column of two values."""
+
+_SCORES: Final = ("rows", *(column.name for column in COLUMNS))
 
 
 class CoxSites(TableHost):
@@ -58,21 +59,17 @@ class CoxSites(TableHost):
         return as_subjects(rows)
 
     def _check(self, rows: Rows) -> None:
-        found = as_subjects(rows)
-        entry = np.full(len(rows.y), -np.inf) if found.entry is None else found.entry
-        faults = {
-            "columns must be finite in every row": not np.isfinite(found.x).all(),
-            "times must be finite and at least 0 in every row": not (
-                np.isfinite(found.time) & (found.time >= 0)
-            ).all(),
-            "times of entry must be before those of exit in every row": not (
-                entry < found.time
-            ).all(),
-            "weights must be finite and above 0 in every row": found.weights is not None
-            and not (np.isfinite(found.weights) & (found.weights > 0)).all(),
-        }
-        for words in (words for words, wrong in faults.items() if wrong):
-            raise ValueError(words)
+        x, time, weights, _, entry, _ = rows
+        entry = np.full(len(time), -np.inf) if entry is None else entry
+        weights = np.ones(len(time)) if weights is None else weights
+        for right, words in (
+            (np.isfinite(x), "columns must be finite"),
+            (np.isfinite(time) & (time >= 0), "times must be finite and at least 0"),
+            (entry < time, "times of entry must be before those of exit"),
+            (np.isfinite(weights) & (weights > 0), "weights must be finite and above 0"),
+        ):
+            if not right.all():
+                raise ValueError(f"{words} in every row")
 
     def sums(self, client: int, coef: Array) -> Sums:
         """Returns a client's sums at coefficients; of a single exchange, those of its estimate.
@@ -91,8 +88,9 @@ class CoxSites(TableHost):
             return likelihood_sums(sets, coef, third=own.firth)
         self._check_enough(subjects)
         found = fit([subjects], own.ties, names=self.data.columns)
-        score = found.information @ found.coef
-        return Sums(found.loglik - float(score @ found.coef) / 2, score, *found[1:4:2])
+        score = found.sums.information @ found.coef
+        loglik = found.sums.loglik - float(score @ found.coef) / 2
+        return found.sums._replace(loglik=loglik, score=score)
 
     def _check_enough(self, subjects: Subjects) -> None:
         x, event = subjects.x, subjects.event
@@ -124,18 +122,16 @@ class CoxSites(TableHost):
         baseline = baseline_hazard(subjects, coef)
         reach = quantile((1 + self.own.level) / 2, np.inf) * error
         columns = coef, coef - half_width, coef + half_width, own, own - reach, own + reach
-        curve = np.stack([baseline.time, baseline.hazard])
-        arrays = {
-            "coefficients": np.stack(columns, axis=1),
-            "baseline": curve,
-            "at": np.array([baseline.reference, baseline.end]),
-        }
-        memory = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        memory = floats_record(
+            coefficients=np.stack(columns, axis=1),
+            baseline=np.stack([baseline.time, baseline.hazard]),
+            at=np.array([baseline.reference, baseline.end]),
+        )
         self._store.save(client, memory, server_round=server_round, durable=0)
         return self._scores(client, own, coef)
 
     def _scores(self, client: int, own: Array, shared: Array) -> dict[str, float]:
-        nothing = {"rows": 0, **dict.fromkeys((column.name for column in COLUMNS), np.nan)}
+        nothing = dict.fromkeys(_SCORES, np.nan) | {"rows": 0}
         rows = self.data.test[client]
         if rows is None or as_subjects(rows).event.sum() < self._least:
             return nothing
@@ -145,27 +141,23 @@ class CoxSites(TableHost):
             return nothing
         alone = concordant_pairs(time, event, x @ own, entry, weights)[0]
         alone = np.nan if np.isnan(own).any() else alone
-        figures = (alone / pairs, right / pairs, pairs)
-        return {"rows": len(time)} | {
-            column.name: float(figure) for column, figure in zip(COLUMNS, figures, strict=True)
-        }
+        figures = len(time), float(alone / pairs), float(right / pairs), float(pairs)
+        return dict(zip(_SCORES, figures, strict=True))
 
     def _trained(self, content: Content, clients: Iterable[int]) -> Content:
         dim, number = len(self.data.columns), round_of(content)
         coef = np.zeros(dim)
         if SHARED in content:
-            coef, _ = shared_by(content, lambda record: read_coefficients(record, dim))
+            (coef, _), _ = shared_by(content, lambda record: read_shared(record, dim))
         found, failed = self._by_client(clients, lambda client: self.sums(client, coef))
-        size = sums_size(dim, third=self.own.firth)
-        sent: Params = sums_record([*found.values()], size)
+        sent = sums_record([*found.values()], dim, third=self.own.firth)
         return reply(split(number, found, failed), sum(self.sizes[c] for c in found), sent)
 
     def _evaluated(self, content: Content, clients: Iterable[int]) -> Content:
         dim, number = len(self.data.columns), round_of(content)
-        shared = shared_by(content, lambda record: read_coefficients(record, dim))
-        found, failed = self._by_client(clients, lambda c: self.personalize(c, *shared, number))
-        names = ("rows", *(column.name for column in COLUMNS))
-        columns = {name: [scores[name] for scores in found.values()] for name in names}
+        (coef, _), half = shared_by(content, lambda record: read_shared(record, dim))
+        found, failed = self._by_client(clients, lambda c: self.personalize(c, coef, half, number))
+        columns = {name: [scores[name] for scores in found.values()] for name in _SCORES}
         return reply(split(number, found, failed) | columns, int(sum(columns["rows"])))
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.core.types import Params
 from engram.scoring.score_columns import LARGEST
+from engram.tables.federation.molar_messages import SharedEstimate, shared_record
+from engram.tables.shrinkage import Shared
 from engram.tables.survival.newton import Ascent
 from engram.tables.survival.partial import Sums
 from engram.wire.wire import floats_record, read_floats
@@ -19,37 +21,34 @@ from engram.wire.wire import floats_record, read_floats
 _ROUNDING: Final = 1e-8  # of an information's least eigenvalue, relative to its largest
 
 
-def sums_size(dim: int, *, third: bool) -> int:
-    """The length of sums for d columns."""
-    return 2 + dim + dim**2 + dim**3 * third
-
-
-def _packed(sums: Sums) -> Array:
-    parts = [sums.score, sums.information] + ([] if sums.third is None else [sums.third])
-    return np.concatenate([[sums.loglik, sums.events], *(part.ravel() for part in parts)])
-
-
-def _unpacked(numbers: Array, dim: int) -> Sums:
-    loglik, events = numbers[:2].tolist()
-    score, information, third = np.split(numbers[2:], [dim, dim + dim**2])
-    cube = third.reshape(dim, dim, dim) if third.size else None
-    return Sums(loglik, score, information.reshape(dim, dim), events, cube)
-
-
-def sums_record(sites: Sequence[Sums], size: int) -> Params:
-    """Serializes k sites' sums, each of so many numbers: shape (k, size)."""
-    return floats_record(sums=np.array([_packed(one) for one in sites]).reshape(len(sites), size))
+def sums_record(sites: Sequence[Sums], dim: int, *, third: bool) -> Params:
+    """Serializes k sites' sums, one array per field, the first axis of which is the site."""
+    k = len(sites)
+    cubes: Params = {}
+    if third:
+        cubes = floats_record(third=np.reshape([one.third for one in sites], (k, dim, dim, dim)))
+    return cubes | floats_record(
+        loglik=np.array([one.loglik for one in sites]),
+        score=np.reshape([one.score for one in sites], (k, dim)),
+        information=np.reshape([one.information for one in sites], (k, dim, dim)),
+        events=np.array([one.events for one in sites]),
+    )
 
 
 def read_sums(record: Params, count: int, dim: int, *, third: bool) -> list[Sums]:
     """Reads ``count`` sites' sums from an untrusted sender; their numbers may be anything."""
-    each = read_floats(record, "sums", (count, sums_size(dim, third=third)))
-    return [_unpacked(numbers, dim) for numbers in each]
+    loglik, events = (read_floats(record, name, (count,)).tolist() for name in ("loglik", "events"))
+    score = read_floats(record, "score", (count, dim))
+    information = read_floats(record, "information", (count, dim, dim))
+    cubes = read_floats(record, "third", (count, dim, dim, dim)) if third else [None] * count
+    parts = zip(loglik, score, information, events, cubes, strict=True)
+    return [Sums(*part) for part in parts]
 
 
 def impossible_sums(site: Sums, rows: int) -> str | None:
     """Checks a site's sums: the first fault in words, or None."""
-    if not (np.abs(_packed(site)) <= LARGEST).all():  # NaN is not, either
+    parts = [np.abs(part) for part in site if part is not None]
+    if not all((part <= LARGEST).all() for part in parts):  # NaN is not, either
         return f"some of its sums are NaN, or beyond {LARGEST:.3g}"
     if not 0 < site.events <= rows:
         return f"it claims {site.events:g} events of {rows} rows"
@@ -62,35 +61,22 @@ def impossible_sums(site: Sums, rows: int) -> str | None:
 
 def ascent_record(state: Ascent, half_width: Array) -> Params:
     """Serializes the state between exchanges, and half-widths of intervals, shape (d,)."""
-    assert state.sums is not None  # for mypy: there was an exchange
-    assert state.first is not None  # for mypy: likewise
-    told = coefficients_record(state.coef, half_width)
-    return told | floats_record(
-        best=state.best,
-        step=state.step,
-        sums=_packed(state.sums),
-        first=_packed(state.first),
-        numbers=np.array([float(state.done), state.exchanges]),
+    both, third = (state.sums, state.first), state.sums.third is not None
+    shared = SharedEstimate(Shared(state.coef, state.sums.events), half_width)
+    return (
+        shared_record(shared)
+        | sums_record(both, len(state.coef), third=third)
+        | floats_record(
+            best=state.best,
+            step=state.step,
+            numbers=np.array([float(state.done), state.exchanges]),
+        )
     )
 
 
 def read_ascent(record: Params, dim: int, *, third: bool) -> Ascent:
     """Reads a record of ``ascent_record``."""
-    size = sums_size(dim, third=third)
     coef, best, step = (read_floats(record, name, (dim,)) for name in ("coef", "best", "step"))
-    sums, first = (_unpacked(read_floats(record, n, (size,)), dim) for n in ("sums", "first"))
     done, exchanges = read_floats(record, "numbers", (2,)).tolist()
+    sums, first = read_sums(record, 2, dim, third=third)
     return Ascent(coef, done > 0, best, sums, first, step, int(exchanges))
-
-
-def coefficients_record(coef: Array, half_width: Array) -> Params:
-    """Serializes coefficients, and half-widths of their intervals."""
-    return floats_record(coef=coef, width=half_width)
-
-
-def read_coefficients(record: Params, dim: int) -> tuple[Array, Array]:
-    """Reads coefficients and half-widths, shape (d,) each."""
-    coef, half = (read_floats(record, name, (dim,)) for name in ("coef", "width"))
-    if not (np.isfinite(coef).all() and (half >= 0).all()):
-        raise ValueError("coefficients or widths are NaN, negative or infinite")
-    return coef, half

@@ -1,8 +1,7 @@
 """Cox's models to take home: hazard ratios, and survival curves of new patients."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -12,37 +11,32 @@ from engram.client.memory import RamStore
 from engram.core.arrays import Array
 from engram.core.types import Params
 from engram.data.new_rows import read_new_rows
-from engram.data.schema.columns import Kind, Schema
+from engram.data.schema.columns import Schema
 from engram.data.schema.declared import declare
 from engram.data.schema.typed import typed
 from engram.data.tables.survival_columns import survival_columns
 from engram.data.tables.tables import TableData
-from engram.home.card import UNLABELED, Evidence, ScoreEstimate, packaged
-from engram.home.exported import Exported, Package
+from engram.home.card import UNLABELED, Evidence
+from engram.home.exported import Package
 from engram.home.learned import MODELS, Models
-from engram.home.serving import without_medians
-from engram.networks.export_modules import layered
 from engram.settings.errors import DataError, Refused, one_line
-from engram.tables.federation.coefficients import linear
-from engram.tables.federation.models import LearnedTables
+from engram.tables.federation.coefficients import Coefficients, linear
+from engram.tables.federation.models import (
+    LearnedTables,
+    memory_of,
+    of_coefficients,
+    package_table,
+    schema_of,
+)
+from engram.tables.federation.molar_messages import read_shared
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import Baseline
 from engram.tables.survival.federation.cox import Cox
 from engram.tables.survival.federation.host import CoxSites
-from engram.tables.survival.federation.messages import read_coefficients
 
 _LEAST: Final = 10  # times of a curve, up to which they lie at twice the distance
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _RATIO: Final = "the log hazard ratio to a patient with all inputs 0"
-
-
-class Curves(NamedTuple):
-    """A model of a table's columns."""
-
-    state: Params  # as ``layered`` takes it
-    outputs: list[str]  # what each output is
-    schema: Schema  # of its inputs
-    table: str  # coefficients and hazard ratios with their limits, as a CSV file
 
 
 def curve_times(end: float) -> Array:
@@ -55,33 +49,28 @@ def curve_times(end: float) -> Array:
     return np.asarray(np.minimum(times, end))  # products are rounded
 
 
-def with_curve(coef: Array, baseline: Baseline) -> tuple[Params, list[str]]:
-    """Returns layers from inputs to survival at round times, and their outputs' names."""
-    times = curve_times(baseline.end)
-    hazard = baseline.cumulative_hazard(baseline.reference)(times)
-    state = {
-        "layer0.weight": coef[None],
-        "layer0.bias": np.array([-baseline.reference]),
-        "curve.hazard": hazard,
-    }
-    arrays = {name: torch.from_numpy(np.array(array)) for name, array in state.items()}
-    return arrays, [f"survival at {time:g}" for time in times]
-
-
-def _of_memory(memory: Params, schema: Schema) -> Curves:
+def _of_memory(memory: Params, schema: Schema) -> Coefficients:
+    """Returns layers from inputs to survival at round times."""
     coef, low, high, own, *ends = memory["coefficients"].numpy().T
     time, hazard = memory["baseline"].numpy()
     reference, end = memory["at"].tolist()
-    state, outputs = with_curve(coef, Baseline(time, hazard, reference, end))
-    own_limits = {"own": own, "own low": ends[0], "own high": ends[1]}
-    return Curves(state, outputs, schema, _table(schema, coef, low, high, own_limits))
+    found = _ratios(schema, coef, low, high, {"own": own, "own low": ends[0], "own high": ends[1]})
+    times = curve_times(end)
+    at_times = Baseline(time, hazard, reference, end).cumulative_hazard(reference)(times)
+    bias, curve = -memory["at"][:1], torch.from_numpy(at_times)
+    state = {"layer0.weight": torch.from_numpy(coef[None]), "layer0.bias": bias}
+    outputs = [f"survival at {each:g}" for each in times]
+    return found._replace(state=state | {"curve.hazard": curve}, outputs=outputs)
 
 
-def _table(schema: Schema, coef: Array, low: Array, high: Array, own: dict[str, Array]) -> str:
+def _ratios(
+    schema: Schema, coef: Array, low: Array, high: Array, own: dict[str, Array]
+) -> Coefficients:
     ratios = zip(("hazard ratio", "ratio low", "ratio high"), (coef, low, high), strict=True)
     limits = {"low": low, "high": high} | {name: np.exp(part) for name, part in ratios} | own
     each = {name: torch.from_numpy(np.array(part)) for name, part in limits.items()}
-    return linear(schema, list(schema.inputs), torch.from_numpy(np.array(coef)), each).table
+    found = linear(schema, list(schema.inputs), torch.from_numpy(np.array(coef)), each)
+    return found._replace(outputs=["log hazard ratio"])
 
 
 def package_of(learned: LearnedTables, client: int | None) -> Package:
@@ -90,29 +79,15 @@ def package_of(learned: LearnedTables, client: int | None) -> Package:
     Raises:
         Refused: If there are none, or its memories are elsewhere.
     """
-    schema = learned.kind.schema or Schema(())
-    if client is None:
-        shared = (learned.record.results or {}).get("shared")
-        if shared is None:
-            raise Refused("the run has no common model yet: it is not finished")
+    schema = schema_of(learned, learned.kind.schema or Schema(()), client)
+    if client is not None:
+        found = _of_memory(memory_of(learned, client), schema)
+    elif shared := (learned.record.results or {}).get("shared"):
         coef, low, high = (np.array(shared[key]) for key in ("coef", "low", "high"))
-        state = {"layer0.weight": torch.from_numpy(coef[None])}
-        schema = without_medians(schema) or schema
-        found = Curves(state, ["log hazard ratio"], schema, _table(schema, coef, low, high, {}))
-        return _package(learned, client, found, _evidence(learned, found, client))
-    memory = learned.memory(client)
-    if not memory:
-        raise Refused(f"client {learned.called(client)} keeps no model: it had no part in the run")
-    found = _of_memory(memory, _filled(learned, schema, client))
-    return _package(learned, client, found, _evidence(learned, found, client))
-
-
-def _filled(learned: LearnedTables, schema: Schema, client: int) -> Schema:
-    """A schema with a client's values for missing ones, if its rows are here."""
-    try:
-        return learned.tables.schema_of(client) if schema.missing == "median" else schema
-    except DataError:
-        return without_medians(schema) or schema
+        found = _ratios(schema, coef, low, high, {})
+    else:
+        raise Refused("the run has no common model yet: it is not finished")
+    return _package(learned, client, found, of_coefficients(learned, found, client))
 
 
 def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
@@ -131,7 +106,7 @@ def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
     table = Rows(np.asarray(rows.x, dtype=np.float64), time, *beside)
     store = RamStore()
     site = CoxSites(e, TableData([table], [None], schema), store)
-    coef, half = read_coefficients(learned.checkpoint.model, len(schema.inputs))
+    (coef, _), half = read_shared(learned.checkpoint.model, len(schema.inputs))
     try:
         site.personalize(0, coef, half, 1)
     except ValueError as error:
@@ -141,35 +116,12 @@ def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
 
 
 def _package(
-    learned: LearnedTables, client: int | str | None, found: Curves, evidence: Evidence
+    learned: LearnedTables, client: int | str | None, found: Coefficients, evidence: Evidence
 ) -> Package:
-    origin, kind = learned.origin(client), Kind(schema=found.schema)
-    about = "values", found.outputs, origin.client, origin.source
-    exported = Exported(origin.what, origin.settings, kind, "layers", *about)
-    notes = _notes(found.outputs)
-    return packaged(origin, exported, layered(found.state), evidence, notes, found.table)
-
-
-def _notes(outputs: Sequence[str]) -> list[str]:
-    if outputs == ["log hazard ratio"]:
-        return [f"Its output is {_RATIO}: a client's own model has survival curves."]
-    return ["Its outputs are the probabilities of no event until each time, in the data's unit."]
-
-
-def _evidence(learned: LearnedTables, found: Curves, client: int | None) -> Evidence:
-    clients = learned.results.get("clients", {})
-    scores: dict[str, list[ScoreEstimate]] = {}
-    if client is not None and client in clients.get("ids", ()):
-        at = clients["ids"].index(client)
-        figures = {key: each[at] for key, each in clients.items() if key not in ("ids", "names")}
-        scores["the run's"] = [ScoreEstimate(name, value) for name, value in figures.items()]
-    try:
-        data = learned.tables
-    except DataError:
-        return Evidence(scores)
-    some = data.train if client is None else [data.train[client]]
-    x = np.concatenate([rows.x for rows in some if rows])
-    return Evidence.of_table(scores, x, found.schema, [])
+    note = "Its outputs are the probabilities of no event until each time, in the data's unit."
+    if "curve.hazard" not in found.state:
+        note = f"Its output is {_RATIO}: a client's own model has survival curves."
+    return package_table(learned, client, found, evidence, [note])
 
 
 MODELS.register(Cox.plug_in)(Models(LearnedTables, package_of, adapted_package))

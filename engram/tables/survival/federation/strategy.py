@@ -1,13 +1,11 @@
 """Cox's model at the server: sites' sums are screened and added."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from logging import getLogger
 from typing import Any
 
 import numpy as np
 import torch
 
-from engram.core.arrays import Array
 from engram.core.types import Params
 from engram.scoring.evaluation import Evaluation
 from engram.scoring.intervals import quantile
@@ -15,24 +13,20 @@ from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Nodes, Row, strategies
 from engram.strategies.site_strategy import read_split, sites_in_words
-from engram.tables.federation.molar_messages import SHARED, SITES
+from engram.tables.federation.molar_messages import SHARED, SITES, read_shared, shared_record
 from engram.tables.federation.scored_sites import ScoredSites
 from engram.tables.survival.federation.cox import COLUMNS, Cox
 from engram.tables.survival.federation.messages import (
     ascent_record,
-    coefficients_record,
     impossible_sums,
     read_ascent,
-    read_coefficients,
     read_sums,
 )
-from engram.tables.survival.newton import Ascent, CoxEstimate, NoMaximum, ascend
+from engram.tables.survival.newton import Ascent, NoMaximum, ascend
 from engram.tables.survival.partial import Sums, total
 from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import arrays_of
-
-_log = getLogger("flwr.engram")
 
 
 @strategies(Cox.plug_in)
@@ -52,7 +46,7 @@ class CoxExchange(ScoredSites):
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
         super().__init__(experiment, roster)
         self._own = experiment.of(Cox)
-        self._ascent, self._clients = Ascent.begin(self._dim), experiment.num_clients
+        self._ascent, self._clients = Ascent.begin(np.zeros(self._dim)), experiment.num_clients
         self.found: dict[int, Sums] = {}
 
     @property
@@ -76,7 +70,7 @@ class CoxExchange(ScoredSites):
         return self.questions(TRAIN, server_round, config, grid, lambda _: shared)
 
     def _told(self, arrays: Params) -> Params:
-        return coefficients_record(*read_coefficients(arrays, self._dim))
+        return shared_record(read_shared(arrays, self._dim))
 
     def aggregate_train(self, server_round: int, replies: Sequence[Reply]) -> tuple[Params, Row]:
         """Takes Newton's step by the sums of all usable sites.
@@ -95,7 +89,7 @@ class CoxExchange(ScoredSites):
         there = torch.zeros(self._clients)
         there[sorted(self.found)] = 1.0
         if not torch.equal(there, self.state["there"]):  # the likelihood is of others than before
-            state = state._replace(sums=None)
+            state = state._replace(sums=state.sums._replace(loglik=-np.inf))
         try:
             state = ascend(state, sums, [*self.sites.columns], penalized=self._own.firth)
         except NoMaximum as error:
@@ -105,10 +99,8 @@ class CoxExchange(ScoredSites):
         self.state = {"there": there, "done": torch.full((1,), float(state.done))}
         counts = {"sites": len(self.found), "left-out": len(self.left_out)}
         row = counts | {"events": sums.events, "loglik": sums.loglik}
-        return ascent_record(state, self._half(state.estimate())), row
-
-    def _half(self, found: CoxEstimate) -> Array:
-        return np.asarray(quantile((1 + self._own.level) / 2, np.inf) * found.standard_error)
+        half = quantile((1 + self._own.level) / 2, np.inf) * state.standard_error
+        return ascent_record(state, half), row
 
     def _read(self, content: Content, clients: list[int]) -> None:
         ids, failed, _ = read_split(content, clients)
@@ -128,10 +120,10 @@ class CoxExchange(ScoredSites):
     def configure_evaluate(
         self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
     ) -> Iterable[Question]:
-        """Sends the final coefficients to every online site, whether it took part or not."""
-        self.scored, shared = None, {SHARED: self._told(arrays)}
-        among = None if self.over or server_round >= self._own.exchanges else ()
-        return self.questions(EVALUATE, server_round, config, grid, lambda _: shared, among)
+        """Sends the coefficients to every online site, after the last exchange."""
+        if not self.over and server_round < self._own.exchanges:
+            return self.questions(EVALUATE, server_round, config, grid, lambda _: None)
+        return super().configure_evaluate(server_round, self._told(arrays), config, grid)
 
     def scores(self) -> Row:
         """Returns the concordance over sites: the share of the pairs of all."""
@@ -142,22 +134,21 @@ class CoxExchange(ScoredSites):
         if self.scored is None:
             raise RunStopped("no site has replied to the shared coefficients: see the warnings")
         state = read_ascent(arrays, self._dim, third=self._own.firth)
-        coef, half = read_coefficients(arrays, self._dim)
-        found = state.estimate()
+        (coef, _), half = read_shared(arrays, self._dim)
         return {
             "sites": row["sites"],
             "left-out": row["absent"],
-            "events": found.events,
-            "exchanges": found.exchanges,
+            "events": state.sums.events,
+            "exchanges": state.exchanges,
             "approximate": self._own.exchanges == 1,
             "settled": state.done,
-            "loglik": found.loglik,
-            "null-loglik": found.null,
+            "loglik": state.sums.loglik,
+            "null-loglik": state.first.loglik,
             **self.scores(),
             "shared": {
                 "names": [*self.sites.columns],
                 "coef": coef.tolist(),
-                "error": found.standard_error.tolist(),
+                "error": state.standard_error.tolist(),
                 "low": (coef - half).tolist(),
                 "high": (coef + half).tolist(),
             },
