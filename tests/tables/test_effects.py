@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import expit
 from scipy.stats import norm
 
 from engram.tables.effects.imputation import rubin
@@ -44,6 +45,14 @@ def test_firths_estimates_are_those_of_r():
     np.testing.assert_allclose(site.standard_error, R["firth"]["error"], rtol=1e-6)
     alone = estimate_site(rows._replace(y=np.ones(9)), family="logistic", firth=True)
     assert alone.determined.all()
+    # Classes that a column tells apart, in rows that count several times: the slope is 0.
+    x = np.column_stack([np.arange(-9.5, 10), np.sin(np.arange(20)), np.ones(20)])
+    y, counts = (x[:, 0] > 0).astype(float), 1.0 + np.arange(20) % 3
+    p = expit(x @ estimate_site(Rows(x, y, counts), family="logistic", firth=True).coef)
+    weights = counts * p * (1 - p)
+    leverage = np.diag(x @ np.linalg.inv((x.T * weights) @ x) @ x.T) * weights
+    slope = x.T @ (counts * (y - p) + leverage * (0.5 - p))
+    np.testing.assert_allclose(slope, 0, atol=1e-7)
 
 
 def test_meta_analyses_are_those_of_r():
