@@ -10,13 +10,13 @@ are adjusted by Holm (1979), which asks nothing of the dependence.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.polynomial.chebyshev import Chebyshev
 from scipy.optimize import brentq
 from scipy.special import chdtri, ndtr, ndtri, stdtr
-from scipy.stats import chi2, qmc
+from scipy.stats import qmc
 
 from engram.core.arrays import Array
 from engram.core.checks import require
@@ -26,12 +26,8 @@ from engram.tables.intervals import Intervals
 RATIOS: Final = {"logistic": "odds ratio", "poisson": "rate ratio"}
 """Names of exponentials of coefficients, by family; linear models have no ratios."""
 
-_POINTS: Final = 13  # logarithm of the number of Sobol's points, to base 2
+_POINTS: Final = 14  # logarithm of the number of Sobol's points, to base 2
 _NODES: Final = 32  # of Gauss's rule, in each dimension
-_DEGREE: Final = 40  # of the polynomial for the probability of a box
-_CERTAIN: Final = 7.0  # reach of a box that holds a normal vector to the last digit
-_WIDER: Final = 0.01  # added to a bracket, for rounding
-_TAIL: Final = 1e-14  # probability that is left out on either side of a scale
 _RIDGE: Final = 1e-8  # share of independent noise, for singular matrices
 _LEAST: Final = 1e-300
 _ROUNDING: Final = 1e-16
@@ -215,33 +211,21 @@ def max_t_quantile(level: float, covariance: Array, freedom: float = np.inf) -> 
         return float(quantile((1 + level) / 2, freedom))
     correlation = covariance / np.outer(error, error)
     root = np.linalg.cholesky((1 - _RIDGE) * correlation + _RIDGE * np.eye(len(error)))
-    unit, weights = _points(len(error) - 1)
+    # The scale, too, is drawn by its quantiles.
+    unit, weights = _points(len(error) - 1 + bool(np.isfinite(freedom)))
+    scale = np.ones(len(unit))
+    if np.isfinite(freedom):
+        scale, unit = np.sqrt(chdtri(freedom, unit[:, 0]) / freedom), unit[:, 1:]
     low = float(quantile((1 + level) / 2, freedom))
     high = float(quantile((1 + sidak(level, len(error))) / 2, freedom))
-
-    def inside(reach: Array) -> Array:
-        return np.array([float(weights @ _box(root, q, unit)) for q in reach.tolist()])
-
-    if np.isinf(freedom):
-        return float(brentq(lambda q: inside(np.array([q]))[0] - level, low, high + _WIDER))
-    # Given the scale, the statistics are normal: one smooth function of their reach.
-    normal = Chebyshev.interpolate(inside, _DEGREE, domain=[0, _CERTAIN])
-    ends = np.sqrt(chdtri(freedom, [1 - _TAIL, _TAIL]) / freedom)
-    nodes, parts = np.polynomial.legendre.leggauss(_DEGREE * 2)
-    scales = (ends[1] - ends[0]) / 2 * (nodes + 1) + ends[0]
-    density = chi2.pdf(freedom * scales**2, freedom) * 2 * freedom * scales
-    density *= parts * (ends[1] - ends[0]) / 2
-
-    def covered(q: float) -> float:
-        return float(density @ normal(np.minimum(q * scales, _CERTAIN))) - level
-
-    return float(brentq(covered, low, high + _WIDER))
+    inside = partial(_box, root, unit)
+    return float(brentq(lambda q: weights @ inside(q * scale) - level, low / 2, 2 * high))
 
 
 def _points(count: int) -> tuple[Array, Array]:
     """Returns points of the unit cube and their weights: Gauss's product rule, or Sobol's points.
 
-    The former, in up to three dimensions, are exact to 1e-8; the latter to about 1e-4.
+    The former, in up to three dimensions, are exact to 1e-8; the latter to about 1e-3.
     """
     if count > 3:
         unit = qmc.Sobol(count, scramble=False).random_base2(_POINTS) + 0.5 ** (_POINTS + 1)
@@ -256,13 +240,13 @@ def _points(count: int) -> tuple[Array, Array]:
     return each[0], each[1].prod(axis=1)
 
 
-def _box(root: Array, reach: float, unit: Array) -> Array:
+def _box(root: Array, unit: Array, reach: Array) -> Array:
     """Returns the probability of ``|L z| <= reach`` at each point, z being normal, (n,)."""
-    z, found = np.zeros(unit.shape), np.ones(len(unit))
+    z, found = np.zeros((len(unit), len(root))), np.ones(len(unit))
     for k, row in enumerate(root):
         given = z[:, :k] @ row[:k]
         low, high = ndtr((-reach - given) / row[k]), ndtr((reach - given) / row[k])
         found *= high - low
-        if k < unit.shape[1]:
+        if k + 1 < len(root):
             z[:, k] = ndtri(np.clip(low + unit[:, k] * (high - low), _LEAST, 1 - _ROUNDING))
     return found
