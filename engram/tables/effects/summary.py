@@ -20,7 +20,7 @@ from scipy.stats import qmc
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.scoring.intervals import quantile
+from engram.scoring.intervals import holm, quantile
 from engram.tables.intervals import Intervals
 
 RATIOS: Final = {"logistic": "odds ratio", "poisson": "rate ratio"}
@@ -69,9 +69,10 @@ class Summary(NamedTuple):
     def shown(self) -> tuple[Array, Array, Array]:
         """Estimates and limits as they are printed: exponentials where there are ratios."""
         low, high = self.limits
-        return self._shown(self.coef), self._shown(low), self._shown(high)
+        return self.printed(self.coef), self.printed(low), self.printed(high)
 
-    def _shown(self, values: Array) -> Array:
+    def printed(self, values: Array) -> Array:
+        """Returns coefficients as they are printed: exponentials where there are ratios."""
         return np.exp(values) if self.ratio else values
 
     def rows(self) -> list[dict[str, Any]]:
@@ -112,7 +113,7 @@ class Summary(NamedTuple):
             limits = f"{low:>11.4g} .. {high:<11.4g}"
             if not np.isfinite([self.limits.low[i], self.limits.high[i]]).all():
                 limits = f"{'-':>11}{'':15}"
-            own = "" if self.own is None else f"{self._shown(self.own[i]):>11.4g}"
+            own = "" if self.own is None else f"{self.printed(self.own[i]):>11.4g}"
             tested = f"{own}{error:>12.4g}{statistic:>9.2f}"
             if not np.isfinite(error):
                 tested = f"{'-':>{len(own) + 12}}{'-':>9}"
@@ -178,16 +179,6 @@ def two_sided(coef: Array, error: Array, freedom: Array | float = np.inf) -> Arr
         below = -np.abs(coef / error)
     found = 2 * np.where(np.isinf(freedom), ndtr(below), stdtr(freedom, below))
     return np.asarray(np.where(np.isfinite(error), found, np.nan))
-
-
-def holm(p_values: Array) -> Array:
-    """P-values adjusted by Holm (1979); NaN count as no hypotheses."""
-    known = np.flatnonzero(~np.isnan(p_values))
-    order = known[np.argsort(p_values[known], kind="stable")]
-    times = np.arange(len(order), 0, -1)
-    found = np.full(p_values.shape, np.nan)
-    found[order] = np.minimum(np.maximum.accumulate(times * p_values[order]), 1.0)
-    return found
 
 
 def sidak(level: float, count: int) -> float:
