@@ -15,8 +15,10 @@ from engram.guards.presets import is_scored, protections
 from engram.link.credentials import read_node
 from engram.link.keys import fingerprint, read_node_key, read_public_key
 from engram.runs.release import (
+    Release,
     RunPart,
     SitePart,
+    joined,
     read_release,
     signed_part,
     verified_release,
@@ -82,10 +84,9 @@ def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
         "log": log.last,
     }
     made = signed_part(found.run, part, read_node_key(node.private_key))
-    others = [site for site in found.sites if site.client != made.client]
     about = {"run": work[-1]["run"], "training": found.run.training, "method": found.run.method}
     audit.append({"kind": RELEASED, **about}, trained=False)
-    write_release(release, found.model_copy(update={"sites": [*others, made]}))
+    write_release(release, joined([found, Release(run=found.run, sites=[made])]))
     return made
 
 

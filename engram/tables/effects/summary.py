@@ -78,19 +78,16 @@ class Summary(NamedTuple):
     def rows(self) -> list[dict[str, Any]]:
         """Lines as dictionaries, such as for ``pandas.DataFrame``; unknown numbers are NaN."""
         ratio, low, high = self.shown
-        lines: dict[str, Sequence[Any]] = {self.first: list(self.names), "coef": self.coef.tolist()}
+        lines: dict[str, Sequence[Any] | Array] = {self.first: self.names, "coef": self.coef}
         if self.own is not None:
-            lines["own"] = self.own.tolist()
+            lines["own"] = self.own
         if self.ratio:
-            lines[self.ratio.replace(" ", "-")] = ratio.tolist()
-        lines |= {
-            "error": _finite(self.error),
-            "statistic": self.statistic.tolist(),
-            "p-value": self.p_value.tolist(),
-            "low": _finite(low),
-            "high": _finite(high),
-        }
-        return [dict(zip(lines, row, strict=True)) for row in zip(*lines.values(), strict=True)]
+            lines[self.ratio.replace(" ", "-")] = ratio
+        lines |= {"error": self.error, "statistic": self.statistic, "p-value": self.p_value}
+        lines |= {"low": low, "high": high}
+        known = [np.where(np.isinf(one), np.nan, one) for one in list(lines.values())[1:]]
+        each = zip(self.names, *(one.tolist() for one in known), strict=True)
+        return [dict(zip(lines, row, strict=True)) for row in each]
 
     def __str__(self) -> str:
         width = max(map(len, [self.first, *self.names]))
@@ -111,18 +108,13 @@ class Summary(NamedTuple):
         each = zip(*self.shown, self.error, self.statistic, self.p_value, strict=True)
         for i, (estimate, low, high, error, statistic, p_value) in enumerate(each):
             limits = f"{low:>11.4g} .. {high:<11.4g}"
-            if not np.isfinite([self.limits.low[i], self.limits.high[i]]).all():
+            if not np.isfinite([low, high]).all():
                 limits = f"{'-':>11}{'':15}"
             own = "" if self.own is None else f"{self.printed(self.own[i]):>11.4g}"
             tested = f"{own}{error:>12.4g}{statistic:>9.2f}"
             if not np.isfinite(error):
                 tested = f"{'-':>{len(own) + 12}}{'-':>9}"
             yield f"{estimate:>11.4g}  {limits}{tested}{shown_p(p_value):>10}"
-
-
-def _finite(values: Array) -> list[float]:
-    found: list[float] = np.where(np.isfinite(values), values, np.nan).tolist()
-    return found
 
 
 def shown_p(value: float) -> str:
@@ -159,7 +151,10 @@ def summarize(
     """
     require(0 < level < 1, "level", level, "in (0, 1)")
     error = np.sqrt(np.diag(covariance))
-    some, p_value = np.isfinite(error), two_sided(coef, error, freedom)
+    some = np.isfinite(error)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = -np.abs(coef / np.where(some, error, np.nan))
+    p_value = 2 * np.where(np.isinf(freedom), ndtr(below), stdtr(freedom, below))
     part = covariance[np.ix_(some, some)]
     if simultaneous and np.count_nonzero(part) > len(part):
         reach = np.asarray(max_t_quantile(level, part, float(np.min(freedom))))
@@ -171,14 +166,6 @@ def summarize(
     p_value = holm(p_value) if simultaneous else p_value
     found = Summary(title, level, names, coef, limits, error, p_value, freedom)
     return found._replace(ratio=ratio, simultaneous=simultaneous)
-
-
-def two_sided(coef: Array, error: Array, freedom: Array | float = np.inf) -> Array:
-    """Two-sided p-values, by the normal or Student's distribution; NaN for infinite errors."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        below = -np.abs(coef / error)
-    found = 2 * np.where(np.isinf(freedom), ndtr(below), stdtr(freedom, below))
-    return np.asarray(np.where(np.isfinite(error), found, np.nan))
 
 
 def sidak(level: float, count: int) -> float:
