@@ -174,7 +174,9 @@ def _robust(site: SiteEstimate, rows: Rows, family: FamilyName, kind: Robust) ->
     root = np.zeros((len(kept), part.shape[1]))
     root[kept] = part / site.sigma
     scale = np.where(site.determined, np.linalg.norm(root, axis=1), np.inf)
-    freedom = site.freedom if kind != "clusters" else len(np.unique(clusters)) - 1.0
+    freedom = site.freedom
+    if kind == "clusters" and clusters is not None:
+        freedom = len(np.unique(clusters)) - 1.0
     return site._replace(scale=scale, root=root, freedom=freedom)
 
 
