@@ -43,8 +43,8 @@ def draw_forest(effects: Sequence[MetaAnalysis]) -> Figure:
     figure, each = panels(wide, high, size=size, grid="x", sharey=True)
     for axes, one in zip(each, effects, strict=False):
         _draw_sites(axes, one)
-        for k, (estimate, low, high) in enumerate(zip(*one.effects.shown, strict=True)):
-            axes.plot([low, high], [sites + k] * 2, color=COLORS[k + 1], lw=2)
+        for k, (estimate, *ends) in enumerate(zip(*one.effects.shown, strict=True)):
+            axes.plot(ends, [sites + k] * 2, color=COLORS[k + 1], lw=2)
             axes.plot(estimate, sites + k, "D", color=COLORS[k + 1], ms=6)
         ratio = one.sites.ratio
         axes.axvline(1 if ratio else 0, color="black", lw=0.8)
