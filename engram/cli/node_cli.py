@@ -43,7 +43,7 @@ from engram.settings.plugins import load_plugins
 from engram.settings.run import MachineSettings
 from engram.sites.audit import AUDIT, EXPORTED, Audit
 from engram.sites.encrypted_file import new_key, read_key
-from engram.sites.policy import in_force, kept_file, policy_file
+from engram.sites.policy import in_force, policy_file
 
 if TYPE_CHECKING:
     from engram.client.disk_memory import DiskStore
@@ -279,9 +279,7 @@ def export(
     """
     if out.exists():
         raise Refused(f"{out} is there already: name a new one")
-    kept = state_of(folder, state)
-    if in_force(kept_file(kept) or folder, kept)[0].release:
-        work.check_released_at_site(folder, kept, release, training, client)
+    work.check_released_at_site(folder, state_of(folder, state), release, training, client)
     where = str(out.absolute())
     line = {"kind": EXPORTED, "training": training, "client": client, "folder": where}
     if out.suffix == ".safetensors":

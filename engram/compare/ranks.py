@@ -11,7 +11,7 @@ from engram.compare.comparison_api import Comparison
 from engram.compare.results import metric_called
 from engram.core.checks import must
 from engram.runs.run import Run
-from engram.scoring.intervals import student
+from engram.scoring.intervals import holm, student
 from engram.settings.errors import Refused
 
 _LEAST: Final = 3  # methods, and federations, for Friedman's test
@@ -113,23 +113,11 @@ def rank_methods(
     friedman = 1.0 if np.ptp(each, axis=1).max() == 0 else stats.friedmanchisquare(*each.T).pvalue
     means = each.mean(axis=0)
     z = (means - means[names.index(control)]) / np.sqrt(k * (k + 1) / (6 * n))
-    p = dict(zip(names, 2 * stats.norm.sf(np.abs(z)), strict=True))
-    del p[control]
-    adjusted = holm(p)
+    p = 2 * stats.norm.sf(np.abs(z))
+    p[names.index(control)] = np.nan
+    adjusted: dict[str, float | None] = dict(zip(names, holm(p).tolist(), strict=True))
+    adjusted[control] = None
     found = {}
     for name, own in zip(names, map(student, each.T), strict=True):
-        found[name] = Rank(own.mean, max(1.0, own.low), min(k, own.high), adjusted.get(name))
+        found[name] = Rank(own.mean, max(1.0, own.low), min(k, own.high), adjusted[name])
     return float(friedman), dict(sorted(found.items(), key=lambda item: item[1].mean))
-
-
-def holm(p: Mapping[str, float]) -> dict[str, float]:
-    """Adjusts p values so that rejecting those below a level errs at most so often in all.
-
-    Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scand. J. Statistics 6, 1979.
-    """
-    found: dict[str, float] = {}
-    largest = 0.0
-    for done, name in enumerate(sorted(p, key=p.__getitem__)):
-        largest = max(largest, min(1.0, (len(p) - done) * p[name]))
-        found[name] = largest
-    return found

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ConfigDict, Field, StringConstraints
 
 from engram.data.file_models import Count, Figure, Stored, of_kind
-from engram.guards.secure.registry import is_signed, keys_in
+from engram.guards.secure.registry import is_signed
 from engram.guards.secure.signatures import sign, verify
-from engram.guards.secure.site_registry import own_registry
+from engram.guards.secure.site_registry import own_registry, registered_keys
 from engram.link.keys import fingerprint, read_certificates
 from engram.runs.checkpoints import DamagedCheckpoint, checkpoints_in, file_digests
 from engram.runs.run import Run
@@ -171,13 +171,12 @@ def verified_release(folder: Path, keys: Path) -> Release:
             not signed the registry of keys.
     """
     found, place = read_release(folder), keys if own_registry(keys) else folder
-    registry = own_registry(place)
-    if not (registry and is_signed(registry, read_certificates(keys / "ca.crt"))):
+    if not is_signed(own_registry(place), read_certificates(keys / "ca.crt")):
         raise Refused(
             f"{place / 'registry'} must be signed by the authority of {keys / 'ca.crt'}: take it "
             "from the federation's server folder"
         )
-    parties = keys_in(registry, place / "registry")
+    parties = registered_keys(place)
     wanted = sorted(int(client) for client, rounds in found.run.participation.items() if rounds)
     there = [site.client for site in found.sites]
     if there != wanted or not wanted:

@@ -38,6 +38,20 @@ def quantile(level: Array | float, freedom: Array | float) -> Array:
     return np.asarray(np.where(np.isinf(freedom), ndtri(level), stdtrit(freedom, level)))
 
 
+def holm(p_values: Array) -> Array:
+    """Adjusts p-values so that rejecting those below a level errs at most so often in all.
+
+    Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scand. J. Statistics 6, 1979.
+    NaN count as no hypotheses.
+    """
+    known = np.flatnonzero(~np.isnan(p_values))
+    order = known[np.argsort(p_values[known], kind="stable")]
+    times = np.arange(len(order), 0, -1)
+    found = np.full(p_values.shape, np.nan)
+    found[order] = np.minimum(np.maximum.accumulate(times * p_values[order]), 1.0)
+    return found
+
+
 # --- Of means ------------------------------------------------------------------------------
 
 

@@ -27,10 +27,9 @@ class Adaptive(MultitaskModel):
         support_: Whether a task's coefficient is apart from the shared one, shape (M, d).
         spread_: Standard deviation of the other tasks' coefficients, shape (d,); 0: they are alike.
         p_value_: Of the test that they are alike, shape (d,).
-        shared_error_: Standard error of each shared coefficient and of the intercept, shape (d',);
-            infinite where the rows of all tasks together do not determine it.
-        shared_freedom_: Degrees of freedom of these, shape (d',); infinite without scatter.
-        shared_covariance_: Covariance of the shared coefficients, shape (d', d').
+        shared_covariance_: Covariance of the shared coefficients and the intercept, shape (d', d');
+            variances are infinite where the rows of all tasks together do not determine them.
+        shared_freedom_: Degrees of freedom of their errors, shape (d',); infinite without scatter.
     """
 
     c: float = REACH
@@ -52,10 +51,11 @@ class Adaptive(MultitaskModel):
         self.sites_ = [self._own_estimate(own) for own in rows]
         full = scaling.unscaled(np.vstack([found.coefs, found.center]))
         back = scaling.unscaled(np.eye(full.shape[1])).T
-        self.shared_error_, self.shared_freedom_ = found.errors(back)
+        _, self.shared_freedom_ = found.errors(back)
         self.shared_covariance_ = found.covariance_of(back)
         for one in dependent_columns(plain, intercept=self.fit_intercept):
-            self.shared_error_[[one.column, *one.others]] = np.inf
+            unknown = [one.column, *one.others]
+            self.shared_covariance_[unknown, unknown] = np.inf
         self._shared = full[-1]
         return full[:-1], full[-1]
 
@@ -67,16 +67,16 @@ class Adaptive(MultitaskModel):
         coefs = np.stack([fit._shared for fit in fits])
         covariances = np.stack([fit.shared_covariance_ for fit in fits])
         freedom = np.min([fit.shared_freedom_ for fit in fits], axis=0)
-        found = rubin(coefs, covariances, freedom)
-        self.shared_covariance_, self.shared_freedom_ = found.covariance, found.freedom
-        self.shared_error_ = np.sqrt(np.diag(found.covariance))
-        self.shared_error_[np.isinf([fit.shared_error_ for fit in fits]).any(axis=0)] = np.inf
+        _, self.shared_covariance_, self.shared_freedom_ = rubin(coefs, covariances, freedom)
+
+    @property
+    def shared_error_(self) -> Array:
+        """Standard error of each shared coefficient and of the intercept, shape (d',)."""
+        return np.sqrt(np.diag(self.shared_covariance_))
 
     def _shared_error(self, level: float) -> tuple[Array, Array]:
         del level
-        covariance = self.shared_covariance_.copy()
-        np.fill_diagonal(covariance, self.shared_error_**2)
-        return covariance, self.shared_freedom_
+        return self.shared_covariance_, self.shared_freedom_
 
     @property
     def _differs(self) -> Bools:

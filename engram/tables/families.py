@@ -47,7 +47,12 @@ class Family(NamedTuple):
     fit: Callable[[Array, Array, Array], Array] | None
 
 
-def _logistic(x: Array, y: Array, weights: Array) -> Array:
+def fit_logistic(x: Array, y: Array, weights: Array) -> Array:
+    """Returns the coefficients of greatest likelihood, for x of full rank, shape (d,).
+
+    Raises:
+        NoEstimate: There is no maximum, or it was not found.
+    """
     solver = LogisticRegression(
         C=np.inf, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
     )
@@ -128,7 +133,7 @@ FAMILIES: Final[dict[str, Family]] = {
         lambda eta: expit(eta) * expit(-eta),
         lambda y: "all its rows are of one class" if np.ptp(y) == 0 else None,
         lambda eta, y: 2 * (np.logaddexp(0, eta) - y * eta),
-        _logistic,
+        fit_logistic,
     ),
     "poisson": Family(
         "numbers, 0 or more",

@@ -14,7 +14,7 @@ from scipy.linalg.lapack import dtrtri
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.tables.effects.firth import firth_logistic
-from engram.tables.effects.sandwich import ROBUST, Fitted, Robust, sandwich_root
+from engram.tables.effects.sandwich import ROBUST, Robust, sandwich_root
 from engram.tables.families import FAMILIES, FamilyName, NoEstimate
 
 INTERCEPT = "intercept"  # name of the coefficient of a column of ones
@@ -44,32 +44,20 @@ class Rows(NamedTuple):
 
     def take(self, rows: Ints) -> "Rows":
         """Returns some of the rows, by number."""
-        return Rows(
-            self.x[rows],
-            self.y[rows],
-            None if self.weights is None else self.weights[rows],
-            None if self.event is None else self.event[rows],
-            None if self.entry is None else self.entry[rows],
-            None if self.clusters is None else self.clusters[rows],
-        )
+        return Rows._make(None if part is None else part[rows] for part in self)
 
     def with_ones(self) -> "Rows":
         """Adds a last column of ones, for an intercept."""
         return self._replace(x=np.hstack([self.x, np.ones((len(self.x), 1))]))
 
+    def positive(self) -> "Rows":
+        """Returns the rows with positive weight."""
+        return self if self.weights is None else self.take(np.flatnonzero(self.weights > 0))
+
     def counted(self) -> tuple[Array, Array, Array]:
         """Returns x, y and weights of the rows with positive weight."""
-        if self.weights is None:
-            return self.x, self.y, np.ones(len(self.y))
-        some = self.weights > 0
-        return self.x[some], self.y[some], self.weights[some]
-
-    @property
-    def counted_clusters(self) -> Ints | None:
-        """The clusters of the rows with positive weight."""
-        if self.weights is None or self.clusters is None:
-            return self.clusters
-        return self.clusters[self.weights > 0]
+        x, y, weights, *_ = self.positive()
+        return x, y, np.ones(len(y)) if weights is None else weights
 
     def complete(self) -> "Rows":
         """Returns the rows without NaN.
@@ -178,14 +166,13 @@ def _robust(site: SiteEstimate, rows: Rows, family: FamilyName, kind: Robust) ->
     """
     if site.root is None or not site.sigma:
         return site
-    (x, y, counts), model = rows.counted(), FAMILIES[family]
+    (x, y, counts), model, clusters = rows.counted(), FAMILIES[family], rows.positive().clusters
     kept, eta = (site.root != 0).any(axis=1), x @ site.coef
     residuals, curvature = y - model.mean(eta), model.curvature(eta)
-    fit = Fitted(x[:, kept], residuals, curvature, counts, site.root[kept])
-    clusters = rows.counted_clusters
-    part = sandwich_root(fit, kind, clusters) / site.sigma
+    inverse = site.root[kept]
+    part = sandwich_root(kind, x[:, kept], residuals, curvature, counts, inverse, clusters)
     root = np.zeros((len(kept), part.shape[1]))
-    root[kept] = part
+    root[kept] = part / site.sigma
     scale = np.where(site.determined, np.linalg.norm(root, axis=1), np.inf)
     freedom = site.freedom
     if kind == "clusters" and clusters is not None:
@@ -317,7 +304,7 @@ def condense(rows: Rows) -> Rows:
 def stacked(tasks: Sequence[Rows]) -> Rows:
     """Returns the rows of all tasks."""
     parts = zip(*(rows.counted() for rows in tasks), strict=True)
-    clusters = [own for rows in tasks if (own := rows.counted_clusters) is not None]
+    clusters = [own for rows in tasks if (own := rows.positive().clusters) is not None]
     given = np.concatenate(clusters) if len(clusters) == len(tasks) else None
     x, y, counts = (np.concatenate(part) for part in parts)
     return Rows(x, y, counts, clusters=given)

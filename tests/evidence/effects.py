@@ -18,6 +18,9 @@ from engram.scoring.intervals import quantile
 from engram.tables.effects.imputation import impute, pool_estimates, rubin
 from engram.tables.intervals import own_interval
 from engram.tables.site import Rows, estimate_site
+from engram.tables.survival.baseline import baseline_hazard
+from engram.tables.survival.newton import NoMaximum, fit
+from engram.tables.survival.partial import Subjects
 
 EFFECTS: Final = np.array([0.5, 0.7, -0.4])
 ROWS: Final = 100
@@ -26,7 +29,6 @@ MISSING: Final = 0.3
 WAYS: Final = ("nothing missing", "complete cases", "multiple imputation")
 _SHIFT: Final = -0.983  # logit of the share MISSING, averaged over a normal column
 _DRAWS: Final = 20
-_NEWTON: Final = 20
 
 
 class Sample(NamedTuple):
@@ -54,29 +56,6 @@ def draw(rng: np.random.Generator, *, survival: bool) -> Sample:
     return Sample(x, missing, np.minimum(times, end), (times <= end).astype(np.float64))
 
 
-def cox(x: Array, times: Array, event: Array) -> tuple[Array, Array]:
-    """Returns coefficients and covariance of Cox's model, without ties, by Newton's method."""
-    order = np.argsort(-times)
-    x, event, coef = x[order], event[order], np.zeros(x.shape[1])
-    for _ in range(_NEWTON):
-        risk = np.exp(x @ coef)
-        total = np.cumsum(risk)
-        mean = np.cumsum(risk[:, None] * x, axis=0) / total[:, None]
-        squares = np.cumsum(risk[:, None, None] * x[:, :, None] * x[:, None], axis=0)
-        each = squares / total[:, None, None] - mean[:, :, None] * mean[:, None]
-        information = np.tensordot(event, each, 1)
-        coef = coef + np.linalg.solve(information, event @ (x - mean))
-    return coef, np.linalg.inv(information)
-
-
-def nelson_aalen(times: Array, event: Array) -> Array:
-    """Returns the estimated cumulative hazard at each row's time, without ties."""
-    order = np.argsort(times)
-    found = np.empty(len(times))
-    found[order] = np.cumsum(event[order] / np.arange(len(times), 0, -1))
-    return found
-
-
 def intervals(sample: Sample, way: str, *, survival: bool, seed: int) -> Array:
     """Returns lower and upper limits of the three coefficients, shape (2, 3)."""
     x, some = sample.x, ~sample.missing.any(axis=1)
@@ -85,15 +64,21 @@ def intervals(sample: Sample, way: str, *, survival: bool, seed: int) -> Array:
     tables = [Rows(sample.x, sample.y)]
     if way == "multiple imputation":
         holes = Rows(np.where(sample.missing, np.nan, x), sample.y)
-        hazard = nelson_aalen(sample.y, sample.event)
-        beside = np.column_stack([sample.event, hazard]) if survival else None
+        beside = None
+        if survival:  # Breslow's estimate without effects is that of Nelson and Aalen
+            own = baseline_hazard(Subjects(x, sample.y, sample.event > 0), np.zeros(3))
+            beside = np.column_stack([sample.event, own.cumulative_hazard(0.0)(sample.y)])
         tables = impute(holes, draws=_DRAWS, seed=seed, beside=beside)
     if survival:
-        fits = [cox(rows.x, rows.y, sample.event) for rows in tables]
-        coef, covariance, freedom = *fits[0], np.inf
+        try:
+            fits = [fit([Subjects(rows.x, rows.y, sample.event > 0)]) for rows in tables]
+        except NoMaximum:
+            return np.full((2, 3), np.nan)
+        coef, covariance, freedom = fits[0].coef, fits[0].covariance, np.inf
         if len(fits) > 1:
-            each = np.stack([fit[0] for fit in fits]), np.stack([fit[1] for fit in fits])
-            coef, covariance, freedom = rubin(*each, EVENTS - 3.0)
+            coefs = np.stack([one.coef for one in fits])
+            covariances = np.stack([one.covariance for one in fits])
+            coef, covariance, freedom = rubin(coefs, covariances, EVENTS - 3.0)
         half = quantile(0.975, freedom) * np.sqrt(np.diag(covariance))
         return np.stack([coef - half, coef + half])
     sites = [estimate_site(rows.with_ones(), family="logistic") for rows in tables]
@@ -104,7 +89,7 @@ def intervals(sample: Sample, way: str, *, survival: bool, seed: int) -> Array:
 def coverage(trials: int, *, survival: bool, first: int = 0) -> dict[str, Array]:
     """Returns by way the share of intervals that cover, and their mean length, shape (2, 3).
 
-    Trials in which some table has its classes told apart have no intervals, and count for none.
+    Trials in which some table's likelihood has no maximum have no intervals, and count for none.
     """
     found: dict[str, list[Any]] = {way: [] for way in WAYS}
     for trial in range(first, first + trials):

@@ -15,8 +15,10 @@ from engram.guards.presets import is_scored, protections
 from engram.link.credentials import read_node
 from engram.link.keys import fingerprint, read_node_key, read_public_key
 from engram.runs.release import (
+    Release,
     RunPart,
     SitePart,
+    joined,
     read_release,
     signed_part,
     verified_release,
@@ -47,7 +49,7 @@ def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
     """
     found, audit = read_release(release), Audit(state / AUDIT)
     node = read_node(folder)
-    rules, _ = in_force(kept_file(state) or folder, state)
+    rules = _rules(folder, state)
     training = read_training(state / "memory" / found.run.training)
     _compare(found.run, training)
     log = audit.read()
@@ -82,21 +84,23 @@ def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
         "log": log.last,
     }
     made = signed_part(found.run, part, read_node_key(node.private_key))
-    others = [site for site in found.sites if site.client != made.client]
     about = {"run": work[-1]["run"], "training": found.run.training, "method": found.run.method}
     audit.append({"kind": RELEASED, **about}, trained=False)
-    write_release(release, found.model_copy(update={"sites": [*others, made]}))
+    write_release(release, joined([found, Release(run=found.run, sites=[made])]))
     return made
 
 
 def check_released_at_site(
     folder: Path, state: Path, release: Path | None, training: str, client: int
 ) -> None:
-    """Checks that a site whose policy demands a release may export what its node keeps.
+    """Checks that a site may export what its node keeps.
 
     Raises:
-        Refused: The ``release`` is None, not signed by all, or of other models.
+        Refused: Its policy demands a release, and ``release`` is None, not signed by all, or of
+            other models.
     """
+    if not _rules(folder, state).release:
+        return
     if release is None:
         raise Refused(
             "this site's policy demands a release before a model is exported: name its folder by "
@@ -122,6 +126,10 @@ def row_range(rows: int, least: int) -> list[int]:
     low = max(bound for bound in bounds if bound <= rows)
     high = min(bound for bound in bounds if bound > rows) - 1
     return [max(low, least), high]
+
+
+def _rules(folder: Path, state: Path) -> Policy:
+    return in_force(kept_file(state) or folder, state)[0]
 
 
 def _compare(run: RunPart, training: Training) -> None:

@@ -69,16 +69,14 @@ def pool_estimates(draws: Sequence[SiteEstimate]) -> SiteEstimate:
     # Of other families, whose estimates are taken for normal, as many as linear ones would have.
     freedom = min(*(site.freedom for site in draws), max(first.size - len(first.coef), 1.0))
     sigma = float(np.sqrt(np.mean([site.sigma**2 for site in draws])))
-    scale = np.full(coefs.shape[1], np.inf)
     if not determined.any() or not sigma:
+        scale = np.full(len(determined), np.inf)
         return first._replace(coef=coefs.mean(axis=0) * determined, scale=scale)
-    part = np.ix_(determined, determined)
-    covariances = np.stack([site.covariance[part] for site in draws])
-    found = rubin(coefs[:, determined], covariances, freedom)
-    root = np.zeros((len(scale), len(found.coef)))
-    root[determined] = np.linalg.cholesky(found.covariance) / sigma
-    coef = np.where(determined, coefs.mean(axis=0), 0.0)
-    scale[determined] = np.sqrt(np.diag(found.covariance)) / sigma
+    found = rubin(coefs, np.stack([site.covariance for site in draws]), freedom)
+    root = np.zeros((len(determined), int(determined.sum())))
+    root[determined] = np.linalg.cholesky(found.covariance[np.ix_(determined, determined)]) / sigma
+    coef = np.where(determined, found.coef, 0.0)
+    scale = np.sqrt(np.diag(found.covariance)) / sigma
     return SiteEstimate(coef, scale, first.size, sigma, float(found.freedom.min()), root)
 
 

@@ -24,22 +24,11 @@ from scipy.special import chdtrc
 from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.scoring.intervals import quantile
-from engram.tables.effects.summary import Summary, shown_p, summarize, two_sided
+from engram.tables.effects.summary import Summary, shown_p, summarize
 from engram.tables.heterogeneity import restricted
 
 Scatter = Literal["REML", "DL"]
 _NONE: Final = "-: the site's rows do not determine it: it has no part in the figures below"
-
-
-class Effect(NamedTuple):
-    """An effect over all sites, with its standard error and interval."""
-
-    coef: float
-    error: float
-    freedom: float
-    p_value: float
-    low: float
-    high: float
 
 
 class MetaAnalysis(NamedTuple):
@@ -47,8 +36,7 @@ class MetaAnalysis(NamedTuple):
 
     name: str  # of the coefficient
     sites: Summary  # a line for each site
-    fixed: Effect
-    random: Effect
+    effects: Summary  # over all sites: a line for fixed effects, and one for random effects
     predicted: tuple[float, float]  # interval of a further site's effect
     q: float  # Cochran's Q
     freedom: int  # its degrees of freedom, k - 1
@@ -56,32 +44,22 @@ class MetaAnalysis(NamedTuple):
     i2: float  # share of variation that is not chance, in [0, 1)
     tau2: float  # scatter of the sites' true effects
     tau2_dl: float  # the same, by DerSimonian and Laird
-    shared: float | None  # the coefficient that a model shares between the sites
+    shared: float  # the coefficient that a model shares between the sites; NaN without one
 
     def __str__(self) -> str:
-        ratio = self.sites.ratio
-        lines = [str(self.sites), ""]
-        for name, effect in (("fixed effects", self.fixed), ("random effects", self.random)):
-            ends = [shown(end, ratio) for end in (effect.coef, effect.low, effect.high)]
-            lines.append(
-                f"{name:<15}{ends[0]:.4g} ({ends[1]:.4g} .. {ends[2]:.4g}), "
-                f"std. error {effect.error:.4g}, p {shown_p(effect.p_value)}"
-            )
-        low, high = (shown(end, ratio) for end in self.predicted)
-        lines += [
+        low, high, shared = self.effects.printed(np.array([*self.predicted, self.shared]))
+        lines = [
+            str(self.sites),
+            "",
+            str(self.effects),
             f"a further site {low:.4g} .. {high:.4g}",
             f"heterogeneity  Q {self.q:.2f} ({self.freedom} df), p {shown_p(self.p_value)}; "
             f"I2 {100 * self.i2:.0f} %; tau2 {self.tau2:.4g} (DerSimonian-Laird "
             f"{self.tau2_dl:.4g})",
         ]
-        if self.shared is not None:
-            lines.append(f"the model shares {shown(self.shared, ratio):.4g}")
+        if not np.isnan(shared):
+            lines.append(f"the model shares {shared:.4g}")
         return "\n".join(lines)
-
-
-def shown(value: float, ratio: str) -> float:
-    """Returns a coefficient as it is printed: its exponential where there are ratios."""
-    return float(np.exp(value)) if ratio else value
 
 
 def meta_analysis(
@@ -95,7 +73,7 @@ def meta_analysis(
     scatter: Scatter = "REML",
     ratio: str = "",
     simultaneous: bool = False,
-    shared: float | None = None,
+    shared: float = np.nan,
 ) -> MetaAnalysis:
     """Combines sites' estimates of one coefficient, of any model.
 
@@ -128,17 +106,17 @@ def meta_analysis(
     q = float(w @ (y - mean) ** 2)
     dl = max(0.0, (q - (k - 1)) / float(w.sum() - w @ w / w.sum()))
     tau2 = float(restricted(y[:, None], v[:, None])[0]) if scatter == "REML" else dl
-    fixed = _effect(mean, float(w.sum() ** -0.5), np.inf, level)
-    w = 1 / (v + tau2)
-    center = float(w @ y / w.sum())
-    spread = float(np.sqrt(w @ (y - center) ** 2 / ((k - 1) * w.sum())))
-    random = _effect(center, spread, k - 1.0, level)
-    reach = float(quantile((1 + level) / 2, k - 1)) * (tau2 + spread**2) ** 0.5
+    wide = 1 / (v + tau2)
+    center = float(wide @ y / wide.sum())
+    variance = float(wide @ (y - center) ** 2 / ((k - 1) * wide.sum()))
+    both = np.array([mean, center]), np.diag([1 / w.sum(), variance])
+    title, names = f"{name}: effects over {k} sites", ("fixed effects", "random effects")
+    effects = summarize(title, names, *both, np.array([np.inf, k - 1.0]), level, ratio=ratio)
+    reach = float(quantile((1 + level) / 2, k - 1)) * (tau2 + variance) ** 0.5
     return MetaAnalysis(
         name,
         lines,
-        fixed,
-        random,
+        effects._replace(first="effects"),
         (center - reach, center + reach),
         q,
         k - 1,
@@ -148,9 +126,3 @@ def meta_analysis(
         dl,
         shared,
     )
-
-
-def _effect(coef: float, error: float, freedom: float, level: float) -> Effect:
-    half = float(quantile((1 + level) / 2, freedom)) * error
-    p_value = float(two_sided(np.array([coef]), np.array([error]), freedom)[0])
-    return Effect(coef, error, freedom, p_value, coef - half, coef + half)

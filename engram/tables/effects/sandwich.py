@@ -12,7 +12,7 @@ rows, the covariance of the coefficients is ``B (sum s s') B``. The sum is
 HC3 is the one to use with few rows (Long and Ervin 2000); clusters take some forty of them.
 """
 
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -24,38 +24,32 @@ ROBUST: Final[tuple[str, ...]] = get_args(Robust)
 _LEVERAGE: Final = 1e-10  # least 1 - h of a row
 
 
-class Fitted(NamedTuple):
-    """A fit's rows at its estimate.
+def sandwich_root(
+    kind: Robust,
+    x: Array,
+    residuals: Array,
+    curvature: Array,
+    counts: Array,
+    inverse: Array,
+    clusters: Ints | None = None,
+) -> Array:
+    """Returns a matrix C, shape (k, m), with the covariance C C'.
 
-    Attributes:
+    Args:
+        kind: The form, but for ``none``.
         x: Shape (n, k), of full rank.
         residuals: Targets less their means, shape (n,).
         curvature: The working weight of a single row, shape (n,).
         counts: How many rows each stands for, > 0, shape (n,).
         inverse: Of R, with ``R'R = X' D X``, shape (k, k).
-    """
-
-    x: Array
-    residuals: Array
-    curvature: Array
-    counts: Array
-    inverse: Array
-
-
-def sandwich_root(fit: Fitted, kind: Robust, clusters: Ints | None = None) -> Array:
-    """Returns a matrix C, shape (k, m), with the covariance C C'.
-
-    Args:
-        fit: The fit.
-        kind: The form, but for ``none``.
         clusters: The cluster of each row, shape (n,), for ``clusters``.
 
     Raises:
         ValueError: If there are no clusters, or fewer than two.
     """
-    k, size = fit.x.shape[1], float(fit.counts.sum())
-    spread = fit.x @ fit.inverse
-    lines = (fit.residuals[:, None] * spread) @ fit.inverse.T  # of B x r
+    k, size = x.shape[1], float(counts.sum())
+    spread = x @ inverse
+    lines = (residuals[:, None] * spread) @ inverse.T  # of B x r
     small = size / max(size - k, 1.0)
     if kind == "clusters":
         if clusters is None:
@@ -64,11 +58,11 @@ def sandwich_root(fit: Fitted, kind: Robust, clusters: Ints | None = None) -> Ar
         count = int(codes.max()) + 1
         require(count > 1, "number of clusters of a task", count, "at least 2")
         sums = np.zeros((count, k))
-        np.add.at(sums, codes, fit.counts[:, None] * lines)
+        np.add.at(sums, codes, counts[:, None] * lines)
         lines = sums * np.sqrt(count / (count - 1) * small * (size - 1) / size)
     else:
-        left = np.maximum(1 - fit.curvature * (spread**2).sum(axis=1), _LEVERAGE)
+        left = np.maximum(1 - curvature * (spread**2).sum(axis=1), _LEVERAGE)
         power = {"HC2": 0.5, "HC3": 1.0}.get(kind, 0.0)
-        factor = fit.counts**0.5 * left**-power * (small**0.5 if kind == "HC1" else 1.0)
+        factor = counts**0.5 * left**-power * (small**0.5 if kind == "HC1" else 1.0)
         lines = factor[:, None] * lines
     return np.asarray(np.linalg.qr(lines, mode="r")).T

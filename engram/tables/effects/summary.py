@@ -10,28 +10,24 @@ are adjusted by Holm (1979), which asks nothing of the dependence.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.polynomial.chebyshev import Chebyshev
 from scipy.optimize import brentq
 from scipy.special import chdtri, ndtr, ndtri, stdtr
-from scipy.stats import chi2, qmc
+from scipy.stats import qmc
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.scoring.intervals import quantile
+from engram.scoring.intervals import holm, quantile
 from engram.tables.intervals import Intervals
 
 RATIOS: Final = {"logistic": "odds ratio", "poisson": "rate ratio"}
 """Names of exponentials of coefficients, by family; linear models have no ratios."""
 
-_POINTS: Final = 13  # logarithm of the number of Sobol's points, to base 2
+_POINTS: Final = 14  # logarithm of the number of Sobol's points, to base 2
 _NODES: Final = 32  # of Gauss's rule, in each dimension
-_DEGREE: Final = 40  # of the polynomial for the probability of a box
-_CERTAIN: Final = 7.0  # reach of a box that holds a normal vector to the last digit
-_WIDER: Final = 0.01  # added to a bracket, for rounding
-_TAIL: Final = 1e-14  # probability that is left out on either side of a scale
 _RIDGE: Final = 1e-8  # share of independent noise, for singular matrices
 _LEAST: Final = 1e-300
 _ROUNDING: Final = 1e-16
@@ -73,27 +69,25 @@ class Summary(NamedTuple):
     def shown(self) -> tuple[Array, Array, Array]:
         """Estimates and limits as they are printed: exponentials where there are ratios."""
         low, high = self.limits
-        return self._shown(self.coef), self._shown(low), self._shown(high)
+        return self.printed(self.coef), self.printed(low), self.printed(high)
 
-    def _shown(self, values: Array) -> Array:
+    def printed(self, values: Array) -> Array:
+        """Returns coefficients as they are printed: exponentials where there are ratios."""
         return np.exp(values) if self.ratio else values
 
     def rows(self) -> list[dict[str, Any]]:
         """Lines as dictionaries, such as for ``pandas.DataFrame``; unknown numbers are NaN."""
         ratio, low, high = self.shown
-        lines: dict[str, Sequence[Any]] = {self.first: list(self.names), "coef": self.coef.tolist()}
+        lines: dict[str, Sequence[Any] | Array] = {self.first: self.names, "coef": self.coef}
         if self.own is not None:
-            lines["own"] = self.own.tolist()
+            lines["own"] = self.own
         if self.ratio:
-            lines[self.ratio.replace(" ", "-")] = ratio.tolist()
-        lines |= {
-            "error": _finite(self.error),
-            "statistic": self.statistic.tolist(),
-            "p-value": self.p_value.tolist(),
-            "low": _finite(low),
-            "high": _finite(high),
-        }
-        return [dict(zip(lines, row, strict=True)) for row in zip(*lines.values(), strict=True)]
+            lines[self.ratio.replace(" ", "-")] = ratio
+        lines |= {"error": self.error, "statistic": self.statistic, "p-value": self.p_value}
+        lines |= {"low": low, "high": high}
+        known = [np.where(np.isinf(one), np.nan, one) for one in list(lines.values())[1:]]
+        each = zip(self.names, *(one.tolist() for one in known), strict=True)
+        return [dict(zip(lines, row, strict=True)) for row in each]
 
     def __str__(self) -> str:
         width = max(map(len, [self.first, *self.names]))
@@ -114,18 +108,13 @@ class Summary(NamedTuple):
         each = zip(*self.shown, self.error, self.statistic, self.p_value, strict=True)
         for i, (estimate, low, high, error, statistic, p_value) in enumerate(each):
             limits = f"{low:>11.4g} .. {high:<11.4g}"
-            if not np.isfinite([self.limits.low[i], self.limits.high[i]]).all():
+            if not np.isfinite([low, high]).all():
                 limits = f"{'-':>11}{'':15}"
-            own = "" if self.own is None else f"{self._shown(self.own[i]):>11.4g}"
+            own = "" if self.own is None else f"{self.printed(self.own[i]):>11.4g}"
             tested = f"{own}{error:>12.4g}{statistic:>9.2f}"
             if not np.isfinite(error):
                 tested = f"{'-':>{len(own) + 12}}{'-':>9}"
             yield f"{estimate:>11.4g}  {limits}{tested}{shown_p(p_value):>10}"
-
-
-def _finite(values: Array) -> list[float]:
-    found: list[float] = np.where(np.isfinite(values), values, np.nan).tolist()
-    return found
 
 
 def shown_p(value: float) -> str:
@@ -162,7 +151,10 @@ def summarize(
     """
     require(0 < level < 1, "level", level, "in (0, 1)")
     error = np.sqrt(np.diag(covariance))
-    some, p_value = np.isfinite(error), two_sided(coef, error, freedom)
+    some = np.isfinite(error)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = -np.abs(coef / np.where(some, error, np.nan))
+    p_value = 2 * np.where(np.isinf(freedom), ndtr(below), stdtr(freedom, below))
     part = covariance[np.ix_(some, some)]
     if simultaneous and np.count_nonzero(part) > len(part):
         reach = np.asarray(max_t_quantile(level, part, float(np.min(freedom))))
@@ -174,24 +166,6 @@ def summarize(
     p_value = holm(p_value) if simultaneous else p_value
     found = Summary(title, level, names, coef, limits, error, p_value, freedom)
     return found._replace(ratio=ratio, simultaneous=simultaneous)
-
-
-def two_sided(coef: Array, error: Array, freedom: Array | float = np.inf) -> Array:
-    """Two-sided p-values, by the normal or Student's distribution; NaN for infinite errors."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        below = -np.abs(coef / error)
-    found = 2 * np.where(np.isinf(freedom), ndtr(below), stdtr(freedom, below))
-    return np.asarray(np.where(np.isfinite(error), found, np.nan))
-
-
-def holm(p_values: Array) -> Array:
-    """P-values adjusted by Holm (1979); NaN count as no hypotheses."""
-    known = np.flatnonzero(~np.isnan(p_values))
-    order = known[np.argsort(p_values[known], kind="stable")]
-    times = np.arange(len(order), 0, -1)
-    found = np.full(p_values.shape, np.nan)
-    found[order] = np.minimum(np.maximum.accumulate(times * p_values[order]), 1.0)
-    return found
 
 
 def sidak(level: float, count: int) -> float:
@@ -215,33 +189,21 @@ def max_t_quantile(level: float, covariance: Array, freedom: float = np.inf) -> 
         return float(quantile((1 + level) / 2, freedom))
     correlation = covariance / np.outer(error, error)
     root = np.linalg.cholesky((1 - _RIDGE) * correlation + _RIDGE * np.eye(len(error)))
-    unit, weights = _points(len(error) - 1)
+    # The scale, too, is drawn by its quantiles.
+    unit, weights = _points(len(error) - 1 + bool(np.isfinite(freedom)))
+    scale = np.ones(len(unit))
+    if np.isfinite(freedom):
+        scale, unit = np.sqrt(chdtri(freedom, unit[:, 0]) / freedom), unit[:, 1:]
     low = float(quantile((1 + level) / 2, freedom))
     high = float(quantile((1 + sidak(level, len(error))) / 2, freedom))
-
-    def inside(reach: Array) -> Array:
-        return np.array([float(weights @ _box(root, q, unit)) for q in reach.tolist()])
-
-    if np.isinf(freedom):
-        return float(brentq(lambda q: inside(np.array([q]))[0] - level, low, high + _WIDER))
-    # Given the scale, the statistics are normal: one smooth function of their reach.
-    normal = Chebyshev.interpolate(inside, _DEGREE, domain=[0, _CERTAIN])
-    ends = np.sqrt(chdtri(freedom, [1 - _TAIL, _TAIL]) / freedom)
-    nodes, parts = np.polynomial.legendre.leggauss(_DEGREE * 2)
-    scales = (ends[1] - ends[0]) / 2 * (nodes + 1) + ends[0]
-    density = chi2.pdf(freedom * scales**2, freedom) * 2 * freedom * scales
-    density *= parts * (ends[1] - ends[0]) / 2
-
-    def covered(q: float) -> float:
-        return float(density @ normal(np.minimum(q * scales, _CERTAIN))) - level
-
-    return float(brentq(covered, low, high + _WIDER))
+    inside = partial(_box, root, unit)
+    return float(brentq(lambda q: weights @ inside(q * scale) - level, low / 2, 2 * high))
 
 
 def _points(count: int) -> tuple[Array, Array]:
     """Returns points of the unit cube and their weights: Gauss's product rule, or Sobol's points.
 
-    The former, in up to three dimensions, are exact to 1e-8; the latter to about 1e-4.
+    The former, in up to three dimensions, are exact to 1e-8; the latter to about 1e-3.
     """
     if count > 3:
         unit = qmc.Sobol(count, scramble=False).random_base2(_POINTS) + 0.5 ** (_POINTS + 1)
@@ -256,13 +218,13 @@ def _points(count: int) -> tuple[Array, Array]:
     return each[0], each[1].prod(axis=1)
 
 
-def _box(root: Array, reach: float, unit: Array) -> Array:
+def _box(root: Array, unit: Array, reach: Array) -> Array:
     """Returns the probability of ``|L z| <= reach`` at each point, z being normal, (n,)."""
-    z, found = np.zeros(unit.shape), np.ones(len(unit))
+    z, found = np.zeros((len(unit), len(root))), np.ones(len(unit))
     for k, row in enumerate(root):
         given = z[:, :k] @ row[:k]
         low, high = ndtr((-reach - given) / row[k]), ndtr((reach - given) / row[k])
         found *= high - low
-        if k < unit.shape[1]:
+        if k + 1 < len(root):
             z[:, k] = ndtri(np.clip(low + unit[:, k] * (high - low), _LEAST, 1 - _ROUNDING))
     return found

@@ -1,7 +1,7 @@
 """Forest plots, and a table of effects over sites, of any models."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +12,7 @@ from rich.table import Table as Printed
 from engram.cli.console import new_table
 from engram.compare.figures import COLORS, panels
 from engram.compare.plots import tick_label
-from engram.tables.effects.meta_analysis import Effect, MetaAnalysis, shown
+from engram.tables.effects.meta_analysis import MetaAnalysis
 from engram.tables.effects.summaries import Summaries
 from engram.tables.effects.summary import shown_p
 
@@ -43,8 +43,9 @@ def draw_forest(effects: Sequence[MetaAnalysis]) -> Figure:
     figure, each = panels(wide, high, size=size, grid="x", sharey=True)
     for axes, one in zip(each, effects, strict=False):
         _draw_sites(axes, one)
-        for k, effect in enumerate((one.fixed, one.random)):
-            _draw_line(axes, sites + k, effect, one.sites.ratio, color=COLORS[k + 1])
+        for k, (estimate, *ends) in enumerate(zip(*one.effects.shown, strict=True)):
+            axes.plot(ends, [sites + k] * 2, color=COLORS[k + 1], lw=2)
+            axes.plot(estimate, sites + k, "D", color=COLORS[k + 1], ms=6)
         ratio = one.sites.ratio
         axes.axvline(1 if ratio else 0, color="black", lw=0.8)
         if ratio:
@@ -56,7 +57,7 @@ def draw_forest(effects: Sequence[MetaAnalysis]) -> Figure:
         axes.set_xlabel(ratio or "coefficient")
     for axes in each[len(effects) :]:
         axes.set_axis_off()
-    labels = [*map(tick_label, effects[0].sites.names), "fixed effects", "random effects"]
+    labels = [*map(tick_label, effects[0].sites.names), *effects[0].effects.names]
     each[0].set_yticks(range(sites + 2), labels, parse_math=False)
     each[0].invert_yaxis()
     return figure
@@ -71,16 +72,10 @@ def _draw_sites(axes: Axes, one: MetaAnalysis) -> None:
         side = _LARGEST * np.sqrt(weights[i] / weights.max())
         axes.plot(estimates[i], i, "s", color=COLORS[0], ms=max(side, 2.0))
     # One site that knows next to nothing would make all others a point.
-    center, reach = one.random.coef, _FAR * (one.random.high - one.random.low)
-    ends = [shown(center + side * reach, lines.ratio) for side in (-1, 1)]
+    center, (low, high) = one.effects.coef[1], [limits[1] for limits in one.effects.limits]
+    ends = lines.printed(center + _FAR * (high - low) * np.array([-1, 1]))
     axes.set_xlim(max(ends[0], lows[known].min()), min(ends[1], highs[known].max()))
     axes.margins(x=0.05)
-
-
-def _draw_line(axes: Axes, place: int, effect: Effect, ratio: str, *, color: Any) -> None:
-    low, high = shown(effect.low, ratio), shown(effect.high, ratio)
-    axes.plot([low, high], [place, place], color=color, lw=2)
-    axes.plot(shown(effect.coef, ratio), place, "D", color=color, ms=6)
 
 
 def effects_table(effects: Sequence[MetaAnalysis]) -> Printed:
@@ -92,9 +87,8 @@ def effects_table(effects: Sequence[MetaAnalysis]) -> Printed:
     table = new_table(["column"], [*headings, "Q", "p", "I2", "tau2"], title=title, padding=(0, 1))
     for one in effects:
         cells = []
-        for effect in (one.fixed, one.random):
-            ends = [f"{shown(end, ratio):.4g}" for end in (effect.coef, effect.low, effect.high)]
-            cells += [f"{ends[0]} ({ends[1]} .. {ends[2]})", shown_p(effect.p_value)]
+        for estimate, low, high, p in zip(*one.effects.shown, one.effects.p_value, strict=True):
+            cells += [f"{estimate:.4g} ({low:.4g} .. {high:.4g})", shown_p(p)]
         scatter = [f"{one.q:.1f}", shown_p(one.p_value), f"{one.i2:.0%}", f"{one.tau2:.3g}"]
         table.add_row(one.name, *cells, *scatter)
     table.caption, table.caption_justify = (

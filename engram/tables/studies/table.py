@@ -53,25 +53,22 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     given = DataSettings.model_validate({"target_column": s.target, "task_column": s.task})
     columns = declare(given, drop=s.drop)
     table = read_table(s.source, columns, family=family)
-    some = np.asarray(~np.isnan(table.x).any(axis=1))
-    missing = f"{(~some).sum()} of {some.size} rows have missing values"
-    if s.missing in ("complete", "impute") and not some.all():
-        usable = table._replace(x=table.x[some], y=table.y[some], task=table.labels[some])
-    else:
-        usable, missing = table, ""
-    if s.missing == "impute" and missing:
-        whole = complete(table, family, indicators=True)
-        usable, dropped = independent(complete(usable, family, indicators=False))
-        table = of_columns(table, usable.columns)
-    else:
-        whole = complete(usable, family, indicators=s.missing == "indicator")
-        table, dropped = independent(whole)
+    known = np.asarray(~np.isnan(table.x).any(axis=1))
+    lacks_some = s.missing in ("complete", "impute") and not known.all()
+    missing = f"{(~known).sum()} of {known.size} rows have missing values" if lacks_some else ""
+    imputed, usable = lacks_some and s.missing == "impute", table
+    if lacks_some:
+        usable = table._replace(x=table.x[known], y=table.y[known], task=table.labels[known])
+    marked = imputed or s.missing == "indicator"
+    whole = complete(table if imputed else usable, family, indicators=marked)
+    rows, dropped = independent(complete(usable, family, indicators=False) if imputed else whole)
+    table = of_columns(table, rows.columns) if imputed else rows
     if dropped and not table.columns:
         raise DataError(f"{_UNDETERMINED}: {', '.join(dropped)}")
     reach = REACH * s.c
     option: Option = "soft" if s.soft else "hard"
     made = molar(family, option, s.c) if s.paper else adaptive(family, reach)
-    made.set_params(robust=s.robust, missing="impute" if s.missing == "impute" else "error")
+    made.set_params(robust=s.robust, missing="impute" if imputed else "error")
     model = comparison.fit_all(table, made)
     effects = effects_by_site(model, s.level, ratios=family in RATIOS)
     found = coefficients.coefficients(model, s.level, s.intervals)

@@ -27,12 +27,15 @@ def test_a_forest_plot_and_its_table():
     assert [bar[0, 1] for bar in bars] == [0, 1, 2, 4, 5]  # oslo has no estimate
     half = 1.959964 * 0.2
     assert bars[1][:, 0] == pytest.approx(np.exp([0.6 - half, 0.6 + half]), rel=1e-6)
-    assert bars[3][:, 0] == pytest.approx(np.exp([one.fixed.low, one.fixed.high]))
+    assert bars[3][:, 0] == pytest.approx(np.exp([limits[0] for limits in one.effects.limits]))
     sides = [line.get_markersize() for line in left.get_lines() if line.get_marker() == "s"]
     assert sides == [10, 5, 2.5]  # the side is as 1 / error
     console = Console(file=io.StringIO(), width=200)
     console.print(effects_table([one]))
     text = console.file.getvalue()
-    fixed = [f"{np.exp(value):.4g}" for value in (one.fixed.coef, one.fixed.low, one.fixed.high)]
+    fixed = [
+        f"{np.exp(value):.4g}"
+        for value in (one.effects.coef[0], *[limits[0] for limits in one.effects.limits])
+    ]
     assert f"{fixed[0]} ({fixed[1]} .. {fixed[2]})" in text
     assert "odds ratios" in text
