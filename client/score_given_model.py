@@ -42,7 +42,6 @@ from engram.sites.policy_checks import check, of_names, of_servers_choice, of_so
 from engram.sites.terms import request_of
 from engram.tables.federation.coefficients import Coefficients
 from engram.tables.federation.models import of_test
-from engram.tables.federation.molar import Molar
 from engram.wire.clock import now
 from engram.wire.messages import Content, NodeContext, Question
 from engram.wire.tensors import tensors_to_bytes
@@ -105,7 +104,7 @@ def _read(content: Content, config: NodeConfig, own: Mapping[str, Any]) -> Visit
     if config.state is None:
         raise Refused("this node keeps no state, without which it scores no given model")
     e = exported.experiment.on_machine(own)
-    if not e.own.trains_network and e.own.plug_in != Molar.plug_in:
+    if not (e.own.trains_network or e.own.remembered):
         raise Refused(f"models of {e.method} are not scored on test rows")
     return Visit(exported, parameters, config, config.state, e)
 

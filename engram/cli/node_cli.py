@@ -251,7 +251,8 @@ def show(
     """
     tensors = _newest(folder, state, training, client, memory_key)
     methods = {entry.training: entry.method for entry in work.kept(_root(folder, state))}
-    columns = work.memory_columns(methods.get(training, ""))
+    method = work.METHODS.get(methods.get(training, ""))
+    columns = method.remembered if method else ()
     table = Table("name", "shape", *(columns or ["norm or numbers"]))
     for name, leaf in sorted(tensors.items()):
         few = leaf.ndim == 1 and len(leaf) <= _FEW

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from engram.server.status import Member as Member, members as members
     from engram.server.stopping import stop_run as stop_run
     from engram.settings.experiment import default_config as default_config
-    from engram.settings.families import family as family
+    from engram.settings.families import METHODS as METHODS, family as family
     from engram.settings.fields import called_here as called_here, key_of as key_of
     from engram.simulations.deployed import run_deployed as run_deployed
     from engram.simulations.engine import simulate as simulate
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from engram.sites.statistics import Statistics as Statistics, statistics as statistics
     from engram.sites.status import site_status as site_status
     from engram.strategies import STRATEGIES as STRATEGIES
-    from engram.tables.federation.coefficients import memory_columns as memory_columns
     from engram.studies.command import show_study as show_study
     from engram.studio.app import server_for as server_for
     from engram.studio.pages.page import page as page

@@ -78,6 +78,7 @@ class Method(Settings):
         turns: Whether privacy is of a bandit's turns, of which each round has its own.
         survival: Whether it predicts times of events, which the schema's roles name.
         fits_all_rows: Whether it may hold out none.
+        remembered: The numbers of each column that a client remembers; empty if it has others.
     """
 
     name: ClassVar[str]
@@ -92,6 +93,7 @@ class Method(Settings):
     turns: ClassVar[bool] = False
     survival: ClassVar[bool] = False
     fits_all_rows: ClassVar[bool] = False
+    remembered: ClassVar[tuple[str, ...]] = ()
 
     def sources(self, shared: SharedSettings) -> list[Source]:
         """Returns the data sets that ``dataset`` names."""

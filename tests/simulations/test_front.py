@@ -349,7 +349,7 @@ def test_a_table_of_each_client_is_regressed_on(tmp_path):
     assert run.clients.index.tolist() == run.results["clients"]["names"]
     assert run.personal_model("hill").keys() == run.personal_model("lake").keys()
     assert run.plot().axes[0].get_xlabel() == run.plot("losses").axes[0].get_xlabel() == "site"
-    with pytest.raises(Refused, match="metric must be one of losses, got 'accuracy'"):
+    with pytest.raises(Refused, match="metric must be one of losses, forest, got 'accuracy'"):
         run.plot("accuracy")
 
 

@@ -56,6 +56,7 @@ RULES = {  # of each rule, values from the loosest to the strictest
     "delta": [1e-3, 1e-5],
     "secure": [0, 2, 5],
     "approval": [False, True],
+    "release": [False, True],
 }
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from math import inf, nan
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -15,9 +15,6 @@ from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.tables.federation.molar import Molar, MolarBandit
 from engram.tables.site import INTERCEPT
-
-COLUMNS: Final = ("coef", "low", "high", "own", "shared")
-"""Numbers that a site remembers of a coefficient: itself, its interval, the own and shared ones."""
 
 
 class Coefficients(NamedTuple):
@@ -34,11 +31,6 @@ class Coefficients(NamedTuple):
     schema: Schema
     outputs: list[str]
     table: str = ""
-
-
-def memory_columns(method: str) -> tuple[str, ...]:
-    """Returns the names of the numbers that each memory of a method has; empty if it varies."""
-    return COLUMNS if method == Molar.name else ()
 
 
 def remembered(experiment: Experiment, kind: Kind, memory: Params) -> Coefficients:
@@ -59,7 +51,7 @@ def remembered(experiment: Experiment, kind: Kind, memory: Params) -> Coefficien
         raise Refused(f"{experiment.method} has no model to export")
     names += [INTERCEPT] * (INTERCEPT in memory)
     table = torch.stack([memory[name] for name in names], dim=1)
-    found = linear(schema, names, table[0], dict(zip(COLUMNS[1:], table[1:], strict=True)))
+    found = linear(schema, names, table[0], dict(zip(Molar.remembered[1:], table[1:], strict=True)))
     return found._replace(outputs=list(kind.classes[1:]) or found.outputs)
 
 

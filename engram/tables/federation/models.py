@@ -28,7 +28,7 @@ from engram.networks.export_modules import layered
 from engram.settings.errors import DataError, Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.tables.families import FAMILIES
-from engram.tables.federation.coefficients import COLUMNS, Coefficients, linear, remembered
+from engram.tables.federation.coefficients import Coefficients, linear, remembered
 from engram.tables.federation.host import TableSites
 from engram.tables.federation.molar import Molar, MolarBandit
 from engram.tables.federation.molar_messages import read_shared, read_told
@@ -216,7 +216,7 @@ def _row_losses(e: Experiment, site: tuple[Params, dict[str, float]], rows: Rows
     loss, columns = FAMILIES[own.family].loss, zip(_LOSSES, ("coef", "own", "shared"), strict=True)
     with np.errstate(over="ignore", invalid="ignore"):  # a Poisson mean may overflow
         each = [
-            loss(held_out.x @ table[:, COLUMNS.index(kind)], rows.y)
+            loss(held_out.x @ table[:, Molar.remembered.index(kind)], rows.y)
             if np.isfinite(means[name])
             else np.full(len(rows.y), np.nan)
             for name, kind in columns

@@ -72,6 +72,7 @@ class Molar(Thresholded):
     meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
     source = "Huang et al., 2024, Alg. 1 and 4"
     fits_all_rows = True
+    remembered = ("coef", "low", "high", "own", "shared")  # the column's, its interval; the others'
     noised: ClassVar[dict[str, str]] = {"family": "linear", "sharing": "median"}
     unread = Thresholded.unread - {"missing"} | {"num_rounds", "eval_every", "checkpoint_every"}
 

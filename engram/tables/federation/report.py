@@ -24,8 +24,8 @@ from engram.tables.studies.forest import draw_forest, effects_table
 
 def _draw(record: Run, found: Row) -> dict[str, Figure]:
     effects = effects_of(found, record.settings)
-    plots = {"forest": draw_forest(effects)} if effects else {}
-    return plots | ({"losses": draw_losses(found)} if found.get("scored") else {})
+    plots = {"losses": draw_losses(found)} if found.get("scored") else {}
+    return plots | ({"forest": draw_forest(effects)} if effects else {})
 
 
 @reports(Molar.plug_in, _draw)

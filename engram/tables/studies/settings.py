@@ -7,7 +7,6 @@ from typing import Final
 
 from engram.data.source import Source
 from engram.studies.settings import StudySettings, argument, option
-from engram.tables.effects.sandwich import ROBUST
 
 _KINDS: Final = {".csv": "csv", ".xlsx": "xlsx", ".npz": "npz"}
 
@@ -95,7 +94,7 @@ class MolarTableSettings(StudySettings):
     robust: str = option(
         "none",
         metavar="KIND",
-        among=ROBUST[:-1],
+        among=("none", "HC0", "HC1", "HC2", "HC3"),
         help="Standard errors of tasks' own estimates: none (the model's), or HC0 to HC3.",
     )
     splits: int = option(10, least=0, help="Random splits to compare methods in; 0: none.")
