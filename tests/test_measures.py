@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 96_410), (["benchmarks"], 4_375), (["tests"], 81_860)]
+    ("folders", "most"), [(ROOMS, 96_144), (["benchmarks"], 4_375), (["tests"], 81_826)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most
@@ -83,4 +83,4 @@ def test_docstrings_say_what_they_are_about_first(nodes):
     kinds = (ast.Module, ast.ClassDef, *FUNCTIONS)
     docs = [ast.get_docstring(node) for kind in kinds for node in nodes[kind]]
     firsts = [re.split(r"(?<=[.?])\s", " ".join(doc.split()))[0] for doc in docs if doc]
-    assert sum(bool(RETURNS.match(first) or VAGUE.search(first)) for first in firsts) <= 35
+    assert sum(bool(RETURNS.match(first) or VAGUE.search(first)) for first in firsts) <= 20
