@@ -70,12 +70,12 @@ def test_an_app_of_flowers_is_personalized_on_ray(engram, tmp_path):
                 [BIN / "flwr", "build"], cwd=folder, env=link.env, check=False, capture_output=True
             )
             assert build.returncode == 0, build.stdout
-            config = f"num-server-rounds=4 out='{tmp_path / name}.pt'"
+            config = f"num-server-rounds=6 out='{tmp_path / name}.pt'"
             printed = link.run(folder, config, nodes=20)
             ends[name] = scores(printed)
             assert torch.load(tmp_path / f"{name}.pt").keys() == NAMES, printed
-    assert len(ends["personal"]) == len(ends["common"]) == 4
-    assert ends["personal"][-1] > 0.8 > ends["common"][-1]
+    assert len(ends["personal"]) == len(ends["common"]) == 6
+    assert ends["personal"][-1] > max(0.8, ends["common"][-1])  # about 0.9, and 0.7
 
 
 NAMES = {
