@@ -15,6 +15,7 @@ import typer
 
 from benchmarks.harness import Keep, new_folder, start
 from engram.settings.experiment import Experiment
+from engram.settings.files import stats_below
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 
@@ -58,7 +59,7 @@ def measure(processes: Iterable[psutil.Process], folder: Path) -> Size:
             descriptors += process.num_fds()
         except psutil.NoSuchProcess:
             continue
-    disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    disk = sum(stat.st_size for stat in stats_below(folder))
     return Size(memory / 2**20, descriptors, disk / 2**20)
 
 

@@ -163,6 +163,14 @@ def replace_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600
     sync(path.parent)
 
 
+def stats_below(folder: Path) -> Iterator[os.stat_result]:
+    """Yields the status of each file in a folder tree, but for those that are removed meanwhile."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                yield Path(place, name).lstat()
+
+
 def sweep(folder: Path) -> None:
     """Removes unfinished files of killed processes from a folder tree."""
     for left in folder.rglob(f"{NEW}*"):

@@ -3,9 +3,10 @@
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -22,7 +23,7 @@ from engram.link.node.refusals import Gone, KeyRefused, Unreachable
 from engram.link.server.registration import roll
 from engram.server.status import members
 from engram.settings.errors import EngramError, Refused, RunStopped, few_names
-from engram.settings.files import is_locked
+from engram.settings.files import is_locked, stats_below
 from engram.sites.encrypted_file import read_key
 from engram.wire.clock import in_words, now
 
@@ -107,7 +108,7 @@ def _tried(about: str, look: Callable[[], str]) -> Finding:
 def _server(folder: Path, at: datetime) -> Iterator[Finding]:
     yield _tried("keys", lambda: _server_keys(folder, at))
     yield _tried("disk", lambda: _disk(folder))
-    yield _tried("clock", lambda: _clock(folder.rglob("*")))
+    yield _tried("clock", lambda: _clock(folder))
     yield _tried("superlink", lambda: _superlink(folder))
 
 
@@ -154,7 +155,7 @@ def _node(folder: Path, state: Path, memory_key: Path | None, at: datetime) -> I
     yield _tried("keys", lambda: _node_keys(read_node(folder, at=at), at))
     yield _tried("memories", lambda: _memories(state / "memory", memory_key))
     yield _tried("disk", lambda: _disk(state if state.is_dir() else folder))
-    yield _tried("clock", lambda: _clock([*folder.glob("*"), *state.rglob("*")]))
+    yield _tried("clock", lambda: _clock(folder, state))
     yield _tried("node", lambda: _running(folder, state))
     yield _tried("superlink", lambda: _reached(read_node(folder)))
 
@@ -223,9 +224,10 @@ def _disk(folder: Path) -> str:
     return told
 
 
-def _clock(paths: Iterable[Path]) -> str:
+def _clock(*folders: Path) -> str:
     """Compares the clock with the times of files, which were written in the past."""
-    newest = max((path.lstat().st_mtime for path in paths), default=0.0)
+    stats = chain.from_iterable(map(stats_below, folders))
+    newest = max((stat.st_mtime for stat in stats), default=0.0)
     if (ahead := newest - time.time()) > _AHEAD:
         by = in_words(timedelta(seconds=ahead))
         raise Refused(f"files here were written {by} from now: set the clock, or have NTP do it")

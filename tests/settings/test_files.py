@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import tomllib
 from contextlib import chdir
@@ -16,7 +17,7 @@ from engram.data.schema.columns import File
 from engram.link.credentials import read_federation
 from engram.link.keys import read_certificate
 from engram.settings.errors import DataError, Refused
-from engram.settings.files import parse_toml, read_file, read_json
+from engram.settings.files import parse_toml, read_file, read_json, stats_below
 from engram.settings.fingerprint import source_root
 from engram.settings.settings_files import read_settings
 from tests.samples import entry
@@ -134,3 +135,15 @@ def test_toml_of_others_is_read_in_one_place():
 def test_room_is_made_for_what_a_file_has_and_not_for_what_it_may_have(tmp_path):
     (tmp_path / "file").write_bytes(b"small")
     assert read_file(tmp_path / "file", most=2**60) == b"small"
+
+
+def test_files_that_are_removed_while_they_are_counted_are_passed_over(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for size in (1, 2):
+            (tmp_path / name / str(size)).write_bytes(b"." * size)
+    found = stats_below(tmp_path)
+    first = next(found)
+    shutil.rmtree(tmp_path)
+    assert first.st_size in (1, 2)
+    assert not [*found]
