@@ -1,9 +1,8 @@
 """Growth of a federation's processes and folders over a thousand rounds.
 
 ``python -m benchmarks.endurance --rounds 1000`` runs LocalMOML, with memories carried from round to
-round, on a federation of three nodes on this machine, with TLS and authentication. Early, halfway
-and at the end it measures, of each process, memory and open descriptors, and, of each folder, its
-size.
+round, on a federation of three nodes on this machine, with TLS. Early, halfway and at the end it
+measures memory and open descriptors of each process, and the size of each folder.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

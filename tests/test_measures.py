@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 96_144), (["benchmarks"], 4_375), (["tests"], 81_826)]
+    ("folders", "most"), [(ROOMS, 96_154), (["benchmarks"], 4_375), (["tests"], 81_839)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most
