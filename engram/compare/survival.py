@@ -48,7 +48,7 @@ def cox_models(
             penalized.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
             return penalized
 
-        optimizer.step(objective)  # type: ignore[no-untyped-call]  # likewise
+        optimizer.step(objective)  # type: ignore[no-untyped-call]  # torch has no type for it
         found = beta.detach().numpy().copy()
         deaths, at, at_risk = _deaths(y, np.exp(x @ found))
         baseline = _of_cells(at, np.cumsum(deaths / at_risk), outputs)

@@ -69,7 +69,7 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of one table of several sites."""
+    """Intervals and names of one table of several sites."""
 
     hull: Array  # which coefficients that the other sites share are in it, shape (d,)
     mean: Array  # which limits of the weighted mean are in its interval
@@ -104,7 +104,7 @@ def holds(limits: Intervals, truth: Array) -> Array:
 
 
 def own_outcome(cell: Cell, draw: int) -> Array:
-    """Returns which of a site's own intervals hold; NaN where its rows determine none."""
+    """Marks the own intervals of a site that hold; NaN where its rows determine none."""
     rng = np.random.default_rng([21, cell.events, draw])
     found = own_intervals(cell.stratum(rng, COEF))
     return np.where(np.isnan(found.coef), np.nan, holds(found.limits, COEF))

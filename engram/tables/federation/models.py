@@ -107,7 +107,7 @@ def coefficients_of(learned: LearnedTables, client: int | None) -> Coefficients:
 
 
 def memory_of(learned: LearnedTables, client: int) -> Params:
-    """Returns what a client remembers.
+    """Returns a client's coefficients, by its memory.
 
     Raises:
         Refused: If it is nothing.
