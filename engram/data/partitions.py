@@ -126,7 +126,7 @@ def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[RowNumbe
     return [order[positions] for positions in found]
 
 
-@lru_cache(maxsize=8)  # the methods of a comparison have the same partitions, and this is slow
+@lru_cache(maxsize=64)  # the methods of a comparison have the same partitions, and this is slow
 def _positions(
     kind: str, given: float, clients: int, seed: int, rows: int, labels: bytes
 ) -> list[RowNumbers]:
