@@ -38,6 +38,7 @@ from engram.wire.tensors import difference
 _log = getLogger("flwr.engram")
 _SLOTS, _WORDS = "slots.safetensors", "strategy.json"
 _SMALL: Final = 2**16  # bytes of constants that travel with every message
+_MOD: Final = "give its app ClientApp(mods=[engram.flower.mod])"
 _COHORTS: Final = {MessageType.TRAIN: Stream.COHORT, MessageType.EVALUATE: Stream.SCORED}
 
 FEDAVG: Final = signature(FedAvg).parameters
@@ -119,16 +120,15 @@ class MethodStrategy(FedAvg):
         configs = train_config, evaluate_config
         result = super().start(grid, self._arrays(), rounds, timeout, *configs, score)
         result.arrays = self.whole(result.arrays or self._arrays())
-        for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        for name in vars(result).keys() - {"arrays"}:
             setattr(result, name, {n + done: x for n, x in getattr(result, name).items()})
-        scores = result.evaluate_metrics_serverapp
-        result.evaluate_metrics_serverapp = {n + done: x for n, x in scores.items()}
         return result
 
     def summary(self) -> None:
         """Logs the method and its settings, and Flower's own summary."""
         given = ", ".join(f"{n.strip('_')}={x}" for n, x in asdict(self.settings).items())
-        _log.info("\t├──> %s (%s): %s", self._name, about(self.settings).source, given)
+        words = "\t├──> %s (%s): %s; eta counts in session.train alone, in a loop its own step size"
+        getLogger("flwr").info(words, self._name, about(self.settings).source, given)
         super().summary()
 
     def configure_train(
@@ -178,13 +178,28 @@ class MethodStrategy(FedAvg):
             return None, None
         self.slots = merged(self.method, self.slots, gathered)
         if self._folder is not None:
-            about_it = {"training": self._training, "nodes": self._numbers}
-            words = json.dumps(self._side.words | about_it).encode()
+            training = {"training": self._training, "nodes": self._numbers}
+            training |= self._side.words | {"holding": [*self._holding]}
+            words = json.dumps(training).encode()
             checkpoints.write_checkpoint(
                 self._folder, number, {_SLOTS: flat(self.slots), _WORDS: words}
             )
         contents = [message.content for message in taken.values()]
         return self._arrays(), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Merges scores of the models that serve clients; logs those of others."""
+        taken, number = list[Message](), server_round + self._done
+        for message in replies:
+            if message.has_error() or ENGRAM in message.content or self._side.serves_received():
+                taken.append(message)
+                continue
+            words = "round %d: node %d's score is left out, as %s serves it by another model"
+            how = f"{words}: {_MOD}, or engram.flower.served around its evaluation"
+            _log.warning(how, number, message.metadata.src_node_id, self._name)
+        return super().aggregate_evaluate(server_round, taken)
 
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
         """Returns arrays with all that is constant in the network."""
@@ -192,9 +207,11 @@ class MethodStrategy(FedAvg):
 
     # --- The method -------------------------------------------------------------------------
 
-    def _meet(self, nodes: Iterable[int]) -> None:
+    def _meet(self, nodes: Sequence[int]) -> None:
         """Numbers nodes that are new, and makes room for them."""
         before = max(1, len(self._numbers))
+        if self._numbers and self._numbers.keys().isdisjoint(nodes):
+            self._renumber(nodes)
         for node in nodes:
             self._numbers.setdefault(node, len(self._numbers))
         among = len(self._numbers)
@@ -207,6 +224,16 @@ class MethodStrategy(FedAvg):
         self.slots = unflat(widened(flat(self.slots), flat(start)), start)
         for slot in self.method.server.means:
             self.slots[slot] = multiplied(self.slots[slot], before / among)
+
+    def _renumber(self, nodes: Sequence[int]) -> None:
+        """Gives nodes the numbers of those that are gone, as a simulation's are in its next run."""
+        if self.method.server.send(self.slots, [0])[1]:
+            words = f"for {self._name} has models of them, got a simulation's, new in each run"
+            raise Refused(f"resume must have the nodes of its checkpoint, {words}")
+        gone, all_hold = [*self._numbers], self._holding == self._numbers.keys()
+        numbered = [*nodes, *gone[len(nodes) :]][: len(gone)]
+        self._numbers = {node: i for i, node in enumerate(numbered)}
+        self._holding = set(self._numbers) if all_hold else set()
 
     def _constant(self) -> Params:
         leaves = NetworkModule(self._side.net).leaves
@@ -235,10 +262,12 @@ class MethodStrategy(FedAvg):
             raise Refused(f"resume must be a folder of this {self._name}, got one with {differing}")
         self._training, self._done = words["training"], number
         self._numbers = {int(node): client for node, client in words["nodes"].items()}
+        self._holding = {*words.get("holding", ())}
         start = self._side.build(len(self._numbers))
         if wrong := difference(arrays, flat(start)):
             raise Refused(f"resume must be a folder of this network, got {folder}: {wrong}")
         self.slots = unflat(arrays, start)
+        _log.info("goes on after round %d of %s", number, folder)
 
     # --- Messages ---------------------------------------------------------------------------
 
@@ -274,7 +303,7 @@ class MethodStrategy(FedAvg):
         found = []
         for i, node in enumerate(nodes):
             content = fixed | to_records(select(own, i), self.arrayrecord_key)
-            if begins and node not in self._holding:
+            if start and node not in self._holding:
                 content[START] = begins
             found.append(Message(RecordDict(content), dst_node_id=node, message_type=kind))
         return found
@@ -284,6 +313,9 @@ class MethodStrategy(FedAvg):
 
     def _read(self, client: int, updates: list[Update], message: Message, content: Content) -> None:
         """Adds a client's update; see ``ServerSide.read``."""
+        if ENGRAM not in message.content:
+            how = f"{_MOD}, or engram.flower.client around its loop"
+            raise ValueError(f"its app has trained by no method of Engram: {how}")
         slots = self._side.read(content, self.arrayrecord_key)
         (measured,) = message.content.metric_records.values()
         rows = float(measured[self.weighted_by_key])  # type: ignore[arg-type] # lists raise

@@ -70,7 +70,7 @@ class Mod:
                 raise Refused(f"{asked.method} {words}")
             with side:
                 msg.content[ARRAYS] = to_record(side.module.read() | constant)
-                return call_next(msg, context)
+                return side.marked(call_next(msg, context))
         session = _HiddenLoop(msg, context, net, site=self.site)
         traits = session.traits
         if traits.level == "train" or traits.begins or traits.phases > 1:
@@ -94,7 +94,7 @@ class Mod:
         update = session.update(float(measured.get("num-examples", 0)))
         for key, record in to_records(update).items():
             reply.content[key] = record
-        return reply
+        return session.marked(reply)
 
 
 def _arrays(asked: MethodRecord, received: dict[str, Any]) -> Params:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from flwr.app import ConfigRecord
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from engram.core.contract import Contract
 from engram.core.method import Context, Method, Slots
@@ -109,6 +110,14 @@ class ServerSide:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(next(seeds))
             return NetworkModule(self._make()).read()
+
+    def serves_received(self) -> bool:
+        """Returns whether a client is served by the very model that it receives."""
+        received = received_by(self.method, self.method.server.start, 0)
+        kept = tree_map(torch.clone, self.method.client.start)
+        served = self.method.serve(received, kept, True)
+        changed = served.tuned or served.shift is not None or served.neighbors is not None
+        return served.models[0] is received.get("model") and not changed
 
     def at(self, slots: Slots, asked: int, number: int) -> At:
         """Returns the place where guards act in a round."""

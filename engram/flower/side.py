@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app import Context as FlowerContext
-from flwr.app import Message, MetricRecord, RecordDict
 from torch import nn
 from torch.utils._pytree import tree_map
 
@@ -17,7 +17,7 @@ from engram.core.personal_parameters import build
 from engram.core.slots import flat, over_slots
 from engram.core.streams import fresh
 from engram.flower.memory import Memory
-from engram.flower.messages import START, MethodRecord, from_records, to_records
+from engram.flower.messages import ENGRAM, START, MethodRecord, from_records, to_records
 from engram.flower.module import NetworkModule
 from engram.flower.replay import Replay
 from engram.guards.chain import chain
@@ -94,13 +94,13 @@ class Side:
         start, stored = self.method.client.start, self.memory.load(before)
         if stored is not None:
             return self.here({s: x for s, x in start.items() if not flat({s: x})} | stored), True
-        sent = to_params(self.msg.content[START]) if START in self.msg.content else {}
+        if start and START not in self.msg.content:
+            words = "this client has lost its memory, and begins anew in its next round"
+            raise Refused(f"{self.asked.method}: {words}: Site(memory=FOLDER) keeps it in files")
         begun = dict(start)
         for slot, x in start.items():
-            if self.method.kinds[slot] == "model" and x:  # the server's network has its values
-                if not sent:
-                    words = "this client has lost its memory, and begins anew in its next round"
-                    raise Refused(f"{self.asked.method}: {words}")
+            if self.method.kinds[slot] == "model":  # the server's network has its values
+                sent = to_params(self.msg.content[START])
                 begun[slot] = {n: sent[f"{slot}/{n}"] for n in x}
         return self.here(begun), not start
 
@@ -117,7 +117,14 @@ class Side:
     def message(self, num_examples: int, metrics: dict[str, float], sent: Slots) -> Message:
         """Returns the reply."""
         measured = MetricRecord({"num-examples": num_examples, **metrics})
-        return Message(RecordDict({**to_records(sent), METRICS: measured}), reply_to=self.msg)
+        content = RecordDict({**to_records(sent), METRICS: measured})
+        return self.marked(Message(content, reply_to=self.msg))
+
+    def marked(self, reply: Message) -> Message:
+        """Returns a reply with the method's name, without which a strategy leaves it out."""
+        if not reply.has_error():
+            reply.content[ENGRAM] = ConfigRecord({"method": self.asked.method})
+        return reply
 
 
 def check_guards(guard: Guard) -> None:

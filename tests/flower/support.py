@@ -31,11 +31,11 @@ class Nodes(Grid):
         errors: What the app raised.
     """
 
-    def __init__(self, app, count, run_id=7):
+    def __init__(self, app, count, run_id=7, first=100):
         self.app, self.run_id, self.sent, self.errors = app, run_id, [], []
         self._ids = itertools.count(1)
         self.contexts = {
-            100 + i: Context(run_id, 100 + i, {"partition-id": i}, RecordDict(), {})
+            first + i: Context(run_id, first + i, {"partition-id": i}, RecordDict(), {})
             for i in range(count)
         }
         speak(run_id)
@@ -114,12 +114,12 @@ def unscored(msg, context):
     return Message(content, reply_to=msg)
 
 
-def run(strategy, train, evaluate=unscored, rounds=2, nodes=2, **how):
+def run(strategy, train, evaluate=unscored, rounds=2, nodes=2, first=100, **how):
     """Runs a strategy on nodes; returns its result, and the grid."""
     app = ClientApp()
     app.train()(train)
     app.evaluate()(evaluate)
-    grid = Nodes(app, nodes)
+    grid = Nodes(app, nodes, first=first)
     return strategy.start(grid, num_rounds=rounds, **how), grid
 
 

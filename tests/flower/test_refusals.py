@@ -1,6 +1,7 @@
 """Whatever cannot be is refused in one line, where it is written or where it is seen."""
 
 import itertools
+import logging
 
 import pytest
 import torch
@@ -159,7 +160,14 @@ def test_servers_and_clients_are_refused_what_cannot_be():
     assert "batch norm's statistics are not known" in refused(s.APFL(Net(True)), norms)
 
 
-def test_others_strategies_and_evaluations_are_refused():
+def test_others_strategies_and_evaluations_are_refused(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    strategy = s.Ditto(net := Net())
+    result = strategy.start(Nodes(plain(False, [])[0], 2), num_rounds=1)
+    assert all(x.equal(net.state_dict()[n]) for n, x in strategy.slots["model"].items())
+    assert not result.evaluate_metrics_clientapp
+    for words in ("node 100 is left out: its app has trained by no", "node 100's score is left"):
+        assert any(words in x and "mods=[engram.flower.mod]" in x for x in caplog.messages)
     app = ClientApp()
     app.train()(trainer())
     grid = Nodes(app, 2)

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 from engram import strategies as s
 from engram.core.method import Context
 from engram.core.rounds import received_by
+from engram.core.slots import flat
 from engram.flower import Site, client
 from engram.flower.module import NetworkModule
 from engram.flower.replay import Replay, traits_of
@@ -26,7 +27,7 @@ from engram.settings.errors import Refused
 from engram.settings.fingerprint import source_root
 from engram.strategies.by_name import NAMES
 from engram.wire.flower import to_params
-from tests.flower.support import BATCHES, ROWS, Net, Nodes, fit, gap, kept, run, trainer, unscored
+from tests.flower.support import BATCHES, ROWS, Net, Nodes, fit, gap, kept, run, trainer
 
 AGAIN = trainer(batches=lambda session: session.batches(BATCHES))
 
@@ -145,7 +146,11 @@ def test_trainings_in_one_run_have_memories_of_their_own():
     assert gap(app_runs[1], app_runs[2]) == 0
 
 
-def test_a_strategy_that_is_resumed_ends_where_it_would_have(tmp_path):
+DITTO = pytest.param(s.Ditto, {"lambda_": 0.5}, marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize(("cls", "settings"), [DITTO, (s.Scaffold, {})])
+def test_a_strategy_that_is_resumed_ends_where_it_would_have(tmp_path, cls, settings):
     ends, net = [], Net()
     for cuts in ((4,), (2, 4)):
         folder = tmp_path / str(len(cuts))
@@ -158,21 +163,28 @@ def test_a_strategy_that_is_resumed_ends_where_it_would_have(tmp_path):
                 fit(mine, session.batches(BATCHES), lr=0.05 * (1 + context.node_id % 3))
             return session.reply(6)
 
-        for rounds in cuts:
-            how = {"lambda_": 0.5, "fraction_train": 0.5, "fraction_evaluate": 0.0}
-            strategy = s.Ditto(net, **how, seed=3, resume=folder / "server")
-            result, grid = run(strategy, train, unscored, rounds=rounds, nodes=4)
+        for part, rounds in enumerate(cuts, 1):  # a simulation's nodes are others in each run
+            how = settings | {"fraction_train": 0.5, "fraction_evaluate": 0.0}
+            strategy = cls(net, **how, seed=3, resume=folder / "server")
+            result, grid = run(strategy, train, rounds=rounds, nodes=4, first=300 * part)
             assert not grid.errors
-        ends.append((strategy.slots["model"], [m.metadata.dst_node_id for m in grid.sent]))
+        drawn = [m.metadata.dst_node_id % 300 for m in grid.sent]
+        ends.append((flat(strategy.slots), drawn))
     assert gap(ends[0][0], ends[1][0]) == 0
     assert ends[0][1][4:] == ends[1][1]  # cohorts are a function of seed and round
     assert len({*ends[0][1]}) > 2
     assert [*result.train_metrics_clientapp] == [3, 4]
-    with pytest.raises(Refused, match="resume must be a folder of this ditto, got one with"):
-        s.Ditto(net, lambda_=0.1, resume=folder / "server")
+    with pytest.raises(Refused, match=r"resume must be a folder of this mr-mtl, got one with"):
+        s.MRMTL(net, resume=folder / "server")
     for path in (folder / "server").glob("round-4/*.safetensors"):
         path.write_bytes(b"")
-    assert s.Ditto(net, lambda_=0.5, resume=folder / "server")._done == 3
+    strategy = cls(net, **settings, resume=folder / "server")
+    assert strategy._done == 3
+    _, grid = run(strategy, AGAIN, rounds=4, nodes=4, first=600)  # whose memory was in files
+    assert "Site(memory=FOLDER) keeps it in files" in str(grid.errors[0])
+    run(s.FedAMP(Net(), resume=tmp_path), AGAIN, rounds=1)
+    with pytest.raises(Refused, match="resume must have the nodes of its checkpoint"):
+        run(s.FedAMP(Net(), resume=tmp_path), AGAIN, first=300)
 
 
 def test_guards_bound_and_merge():
