@@ -33,25 +33,15 @@ class NoMaximum(ValueError):
 
 
 class Ascent(NamedTuple):
-    """The state between two exchanges of sums, which is the estimate when ``done``.
+    """The state between two exchanges of sums, which is the estimate when ``done``."""
 
-    Attributes:
-        coef: Where the sums are to be computed next, shape (d,).
-        done: Whether they have been computed there, and it is the maximum.
-        best: Where the likelihood was largest so far, shape (d,).
-        sums: The sums there, with Firth's penalty if there is one.
-        first: Likewise, where the ascent began.
-        step: From ``best``, shape (d,).
-        exchanges: How often the sums were computed.
-    """
-
-    coef: Array
-    done: bool
-    best: Array
-    sums: Sums
-    first: Sums
-    step: Array
-    exchanges: int
+    coef: Array  # where the sums are to be computed next, shape (d,)
+    done: bool  # whether they have been computed there, and it is the maximum
+    best: Array  # where the likelihood was largest so far, shape (d,)
+    sums: Sums  # the sums there, with Firth's penalty if there is one
+    first: Sums  # likewise, where the ascent began
+    step: Array  # from ``best``, shape (d,)
+    exchanges: int  # how often the sums were computed
 
     @classmethod
     def begin(cls, coef: Array) -> "Ascent":
@@ -88,7 +78,8 @@ def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool =
         _check_determined(sums, names)
     sums = penalize(sums) if penalized else sums
     first = sums if count == 1 else state.first
-    fell = not sums.loglik >= _nearly(state.sums.loglik)
+    least = state.sums.loglik - _SLACK * (1 + abs(state.sums.loglik))
+    fell = not sums.loglik >= least
     step = state.step / 2 if fell else _step(sums)
     length = np.inf if fell else float(sums.score @ step)
     still = length <= _STILL
@@ -122,7 +113,7 @@ def maximize(
         NoMaximum: There is none.
     """
     state = Ascent.begin(begin)
-    names = [f"x{k}" for k in range(len(begin))] if names is None else names
+    names = names or [f"x{k}" for k in range(len(begin))]
     while not state.done:
         try:
             state = ascend(state, sums_at(state.coef), names, penalized=penalized)
@@ -155,10 +146,6 @@ def fit(
 
     begin = np.zeros(strata[0].x.shape[1])
     return maximize(sums_at, begin, names, penalized=penalized)
-
-
-def _nearly(loglik: float) -> float:
-    return loglik - _SLACK * (1 + abs(loglik))
 
 
 def _step(sums: Sums) -> Array:

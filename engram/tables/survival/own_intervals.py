@@ -35,17 +35,11 @@ _CLOSE: Final = 1e-5  # of a limit, in standard errors
 
 
 class OwnEstimate(NamedTuple):
-    """A site's own estimate.
+    """A site's own estimate."""
 
-    Attributes:
-        coef: Log hazard ratios, shape (d,); NaN where the rows do not determine them.
-        standard_error: Shape (d,); infinite there.
-        limits: Confidence intervals; infinite there.
-    """
-
-    coef: Array
-    standard_error: Array
-    limits: Intervals
+    coef: Array  # log hazard ratios, shape (d,); NaN where the rows do not determine them
+    standard_error: Array  # shape (d,); infinite there
+    limits: Intervals  # infinite there
 
 
 def own_intervals(subjects: Subjects, *, ties: Ties = "efron", level: float = 0.95) -> OwnEstimate:

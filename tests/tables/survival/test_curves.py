@@ -44,7 +44,6 @@ def test_curves_and_log_rank_tests_are_those_of_r():
     equal(curve.survival, "survival")
     equal(curve.greenwood, "greenwood")
     equal(curve.interval(), "low", "high")
-    equal(curve.interval("plain"), "plain_low", "plain_high")
     equal(hazard.hazard, "hazard")
     equal(hazard.variance, "hazard_variance")
     mean = curve.restricted_mean(5.0)
