@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.core.arrays import Array
+from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
+from engram.tables.site import independent
 from engram.tables.survival.partial import (
     Subjects,
     Sums,
@@ -23,7 +24,7 @@ SumsAt = Callable[[Array], Sums]
 _STILL: Final = 1e-14  # squared length of a step in standard errors that is none
 _SLACK: Final = 1e-11  # of a log-likelihood, up to which a fall is rounding
 _MOST: Final = 60  # evaluations
-_LOST: Final = 1e-10  # least eigenvalue of an information scaled to diagonal 1
+_FLAT: Final = 1e-10  # eigenvalue of an information scaled to diagonal 1 that is 0
 _NEARLY: Final = 1e-6  # squared length of a step in standard errors, of which the last are
 _MOVING: Final = 1e-2  # such a step in a column's standard deviations, if the maximum is nowhere
 
@@ -176,14 +177,22 @@ def _endless(step: Array, first: Sums, names: Sequence[str], penalized: bool) ->
 def _check_determined(sums: Sums, names: Sequence[str]) -> None:
     if not sums.events:
         raise NoMaximum("no event was observed: Cox's model needs at least one")
-    diagonal = np.diag(sums.information)
-    if (diagonal <= 0).any():
-        name = names[int(np.argmax(diagonal <= 0))]
-        raise NoMaximum(
-            f"column {name} is constant among the subjects at risk, in every stratum: leave it out"
-        )
-    scale = 1 / np.sqrt(diagonal)
-    values, vectors = np.linalg.eigh(scale[:, None] * sums.information * scale)
-    if values[0] < _LOST:
-        name = names[int(np.argmax(np.abs(vectors[:, 0])))]
-        raise NoMaximum(f"column {name} is a linear combination of others: leave it out")
+    kept, _ = independent_columns(sums.information)
+    for k in np.setdiff1d(np.arange(len(names)), kept)[:1]:
+        why = "a linear combination of others"
+        if sums.information[k, k] <= 0:
+            why = "constant among the subjects at risk, in every stratum"
+        raise NoMaximum(f"column {names[k]} is {why}: leave it out")
+
+
+def independent_columns(information: Array) -> tuple[Ints, Bools]:
+    """Returns columns that span all, and a mask of those that the information determines."""
+    return independent(np.asarray(np.linalg.qr(square_root(information), mode="r")))
+
+
+def square_root(information: Array) -> Array:
+    """Returns R, shape (d, d), with ``R' R`` the information, without its flat directions."""
+    scale = np.sqrt(np.maximum(np.diag(information), np.finfo(np.float64).tiny))
+    values, vectors = np.linalg.eigh(information / scale[:, None] / scale)
+    values = np.where(values > _FLAT, values, 0.0)
+    return np.asarray(np.sqrt(values)[:, None] * vectors.T * scale)

@@ -17,7 +17,7 @@ from scipy.special import ndtri
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 from engram.tables.intervals import Intervals
-from engram.tables.survival.newton import SumsAt
+from engram.tables.survival.newton import SumsAt, independent_columns
 from engram.tables.survival.partial import (
     Subjects,
     Sums,
@@ -26,7 +26,6 @@ from engram.tables.survival.partial import (
     penalize,
     risk_sets,
 )
-from engram.tables.survival.site_effects import independent_columns
 
 _WIDER: Final = 1.5  # by which a bracket of a limit grows
 _STILL: Final = 1e-6  # of the gradient, in standard errors

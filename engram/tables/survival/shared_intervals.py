@@ -15,7 +15,8 @@ from scipy.special import ndtri
 from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.tables.intervals import Intervals
-from engram.tables.survival.site_effects import SiteEffects, independent_columns
+from engram.tables.survival.newton import independent_columns
+from engram.tables.survival.site_effects import SiteEffects
 
 
 class SharedIntervals(NamedTuple):

@@ -20,14 +20,9 @@ from engram.tables.adaptive import adapt
 from engram.tables.heterogeneity import REACH
 from engram.tables.random_effects import Posterior, Prior, Usual, posterior, settle
 from engram.tables.site import Rows
-from engram.tables.survival.newton import SumsAt
+from engram.tables.survival.newton import SumsAt, square_root
 from engram.tables.survival.partial import Sums, total
-from engram.tables.survival.site_effects import (
-    SiteEffects,
-    fit_effects,
-    posterior_mode,
-    square_root,
-)
+from engram.tables.survival.site_effects import SiteEffects, fit_effects, posterior_mode
 
 _PASSES: Final = 20  # over scatter, and over who is apart
 

@@ -8,19 +8,15 @@ needs no more than a site's ``Sums``.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.tables.random_effects import Prior
-from engram.tables.site import Rows
 from engram.tables.survival.newton import SumsAt, maximize
 from engram.tables.survival.partial import Subjects, Sums, Ties, likelihood_sums, risk_sets
-from engram.tables.tables import dependent_columns
-
-_FLAT: Final = 1e-10  # eigenvalue of an information scaled to diagonal 1 that is 0
 
 
 def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> list[SumsAt]:
@@ -43,23 +39,6 @@ def posterior_mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
     if free.any():
         mode[free] = maximize(penalized, mode[free]).coef
     return mode, sums_at(mode)
-
-
-def square_root(information: Array) -> Array:
-    """Returns R, shape (d, d), with ``R' R`` the information, without its flat directions."""
-    scale = np.sqrt(np.maximum(np.diag(information), np.finfo(np.float64).tiny))
-    values, vectors = np.linalg.eigh(information / scale[:, None] / scale)
-    values = np.where(values > _FLAT, values, 0.0)
-    return np.asarray(np.sqrt(values)[:, None] * vectors.T * scale)
-
-
-def independent_columns(information: Array) -> tuple[Ints, Bools]:
-    """Returns columns that span all, and a mask of those that the information determines."""
-    d = len(information)
-    dependent = dependent_columns([Rows(square_root(information), np.zeros(d))], intercept=False)
-    determined = np.ones(d, dtype=bool)
-    determined[[k for one in dependent for k in (one.column, *one.others)]] = False
-    return np.setdiff1d(np.arange(d), [one.column for one in dependent]), determined
 
 
 class SiteEffects(NamedTuple):
