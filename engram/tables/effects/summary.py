@@ -9,7 +9,7 @@ different sites, have a closed form: each interval has level ``level^(1/k)`` (Si
 are adjusted by Holm (1979), which asks nothing of the dependence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -91,29 +91,35 @@ class Summary(NamedTuple):
         estimate, low, high = self.shown
         limits = zip(low, high, np.isfinite([low, high]).all(axis=0), strict=True)
         kind, p = ("simultaneous", "p (Holm)") if self.simultaneous else ("interval", "p")
-        columns: dict[str, Sequence[str]] = {
-            self.first: self.names,
-            self.ratio or "coef": shown_numbers(estimate),
-            f"{self.level:.4g} {kind}": [f"{a:.4g} .. {b:.4g}" if x else "-" for a, b, x in limits],
-        }
+        columns: list[tuple[str, Sequence[str]]] = [
+            (self.first, self.names),
+            (self.ratio or "coef", shown_numbers(estimate)),
+            (
+                f"{self.level:.4g} {kind}",
+                [f"{a:.4g} .. {b:.4g}" if x else "-" for a, b, x in limits],
+            ),
+        ]
         if self.own is not None:
-            columns["own"] = shown_numbers(self.printed(self.own))
-        columns["log s.e." if self.ratio else "std. error"] = shown_numbers(self.error)
+            columns.append(("own", shown_numbers(self.printed(self.own))))
         letter = "z" if np.isinf(self.freedom).all() else "t"
-        columns[letter] = shown_numbers(self.statistic, ".2f")
-        columns[p] = [shown_p(value) for value in self.p_value]
+        columns += [
+            ("log s.e." if self.ratio else "std. error", shown_numbers(self.error)),
+            (letter, shown_numbers(self.statistic, ".2f")),
+            (p, [shown_p(value) for value in self.p_value]),
+        ]
         if any(self.marks):
-            columns[self.heading] = self.marks
+            columns.append((self.heading, self.marks))
         none = "" if np.isfinite(self.limits).all() else self.none
         notes = [note for note in (none, self.missing) if note]
         return "\n".join([self.title, *text_lines(columns), *notes])
 
 
-def text_lines(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns the lines of a table by its columns' headings: names, and numbers to the right."""
-    widths = [max(map(len, [heading, *cells])) for heading, cells in columns.items()]
-    lines = [columns, *zip(*columns.values(), strict=True)]
-    aligned = [[name.ljust(widths[0]), *map(str.rjust, rest, widths[1:])] for name, *rest in lines]
+def text_lines(columns: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Returns the lines of a table of headings and cells: names, and numbers to the right."""
+    whole = [[heading, *cells] for heading, cells in columns]
+    first, *widths = (max(map(len, column)) for column in whole)
+    lines = zip(*whole, strict=True)
+    aligned = [[name.ljust(first), *map(str.rjust, rest, widths)] for name, *rest in lines]
     return ["  ".join(cells).rstrip() for cells in aligned]
 
 

@@ -38,21 +38,23 @@ class SiteComparison(NamedTuple):
         for k, name in enumerate(self.names):
             limits = [*(one.limits for one in self.own), *self.shared[1:]]
             marks = [differs.get((m, k), "") for m in range(len(self.sites))]
-            columns = {
-                name: [*map(str, self.sites), MEAN, ALL_BUT_ONE],
-                "events": counts,
-                "ratio": _ratios([*(one.coef[k] for one in self.own), self.shared.coef[k], np.nan]),
-                "low": _ratios([each.low[k] for each in limits]),
-                "high": _ratios([each.high[k] for each in limits]),
-                "personal": [*_ratios(self.sharing.coef[:, k]), "", ""],
-                "": [*marks, "", ""],
-            }
+            coefs = [*(one.coef[k] for one in self.own), self.shared.coef[k], np.nan]
+            columns = [
+                (name, [*map(str, self.sites), MEAN, ALL_BUT_ONE]),
+                ("events", counts),
+                ("ratio", _ratios(coefs)),
+                ("low", _ratios([each.low[k] for each in limits])),
+                ("high", _ratios([each.high[k] for each in limits])),
+                ("personal", [*_ratios(self.sharing.coef[:, k]), "", ""]),
+                ("", [*marks, "", ""]),
+            ]
             lines += ["", *text_lines(columns)]
         return "\n".join(lines)
 
 
 def _ratios(logs: Sequence[float] | Array) -> list[str]:
-    return shown_numbers(np.exp(logs), ".3g")
+    """Writes hazard ratios; ``-`` for unknown ones, also for infinite limits of them."""
+    return shown_numbers(np.exp(np.where(np.isfinite(logs), logs, np.nan)), ".3g")
 
 
 def compare_sites(

@@ -33,10 +33,9 @@ class SurvivalCurve(NamedTuple):
         With Greenwood's error s of log S they are ``S^exp(+-z s / log S)``, which are symmetric on
         the scale of ``log(-log S)``, and stay in [0, 1].
         """
-        known = (self.survival > 0) & (self.survival < 1)
-        s, error = (np.where(known, x, np.nan) for x in (self.survival, np.sqrt(self.greenwood)))
-        reach = -_Z * error / np.log(s)
-        return s ** np.exp(reach), s ** np.exp(-reach)
+        hazard = -np.log(np.where(self.survival > 0, self.survival, np.nan))
+        low, high = _limits(hazard, self.greenwood)
+        return np.exp(-high), np.exp(-low)
 
     def restricted_mean(self, until: float) -> Interval:
         """Returns the mean survival time up to a time: the area below the curve.
@@ -78,9 +77,13 @@ class HazardCurve(NamedTuple):
 
     def interval(self) -> tuple[Array, Array]:
         """Returns pointwise limits ``H exp(-+z s / H)`` of level ``LEVEL``; NaN where H is 0."""
-        hazard = np.where(self.hazard > 0, self.hazard, np.nan)
-        factor = np.exp(_Z * np.sqrt(self.variance) / hazard)
-        return hazard / factor, hazard * factor
+        return _limits(self.hazard, self.variance)
+
+
+def _limits(hazard: Array, variance: Array) -> tuple[Array, Array]:
+    hazard = np.where(hazard > 0, hazard, np.nan)
+    factor = np.exp(_Z * np.sqrt(variance) / hazard)
+    return hazard / factor, hazard * factor
 
 
 def nelson_aalen(table: EventTable) -> HazardCurve:

@@ -178,7 +178,8 @@ def _check_determined(sums: Sums, names: Sequence[str]) -> None:
     if not sums.events:
         raise NoMaximum("no event was observed: Cox's model needs at least one")
     kept, _ = independent_columns(sums.information)
-    for k in np.setdiff1d(np.arange(len(names)), kept)[:1]:
+    if len(kept) < len(names):
+        k = int(np.setdiff1d(np.arange(len(names)), kept)[0])
         why = "a linear combination of others"
         if sums.information[k, k] <= 0:
             why = "constant among the subjects at risk, in every stratum"
