@@ -254,4 +254,4 @@ def read_target(y: Any) -> tuple[Array, Bools, Array | None]:
 def split_strata(subjects: Subjects, codes: Ints) -> list[Subjects]:
     """Splits subjects by stratum; ``codes`` number the strata from 0, none is empty."""
     masks = [codes == code for code in range(int(codes.max()) + 1)]
-    return [Subjects(*(None if a is None else a[own] for a in subjects)) for own in masks]
+    return [Subjects._make(None if a is None else a[m] for a in subjects) for m in masks]
