@@ -89,7 +89,7 @@ class Summary(NamedTuple):
 
     def __str__(self) -> str:
         estimate, low, high = self.shown
-        limits = zip(low, high, np.isfinite([low, high]).all(axis=0), strict=True)
+        limits = zip(low, high, np.isfinite(high - low), strict=True)
         kind, p = ("simultaneous", "p (Holm)") if self.simultaneous else ("interval", "p")
         columns: list[tuple[str, Sequence[str]]] = [
             (self.first, self.names),
