@@ -10,14 +10,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.optimize import minimize
 from scipy.special import logit
 from torch import Tensor
+from torch.func import grad_and_value
 
 from engram.core.arrays import Array
 from engram.scoring.survival_losses import cox
 
 _LEAST: Final = 1e-6  # hazard of a cell without a death, in which somebody may die later
-_STEPS: Final = 200  # of the optimizer
 
 
 def kaplan_meier(y: Array, cells: int) -> Array:
@@ -36,23 +37,21 @@ def cox_models(
 
     Baseline hazards are Breslow's.
     """
-    rows, targets = torch.from_numpy(x), torch.from_numpy(y).double()
-    beta, events = torch.zeros(x.shape[1], dtype=torch.float64, requires_grad=True), y[:, 1].sum()
+    rows, targets, share = torch.from_numpy(x), torch.from_numpy(y).double(), float(y[:, 1].mean())
+
+    def loss(beta: Tensor, strength: float) -> Tensor:
+        return share * cox(rows @ beta, targets) + strength / 2 * beta.square().sum()
+
+    def objective(beta: Array, strength: float) -> tuple[Array, Array]:
+        slope, value = grad_and_value(loss)(torch.from_numpy(beta), strength)
+        return value.numpy(), slope.numpy()
+
+    beta = np.zeros(x.shape[1])
     for strength in strengths:
-        optimizer = torch.optim.LBFGS([beta], max_iter=_STEPS, line_search_fn="strong_wolfe")
-
-        def objective(strength: float = strength) -> Tensor:
-            beta.grad = None
-            loss = cox(rows @ beta, targets) * (float(events) / len(y))
-            penalized: Tensor = loss + strength / 2 * beta.square().sum()
-            penalized.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
-            return penalized
-
-        optimizer.step(objective)  # type: ignore[no-untyped-call]  # torch has no type for it
-        found = beta.detach().numpy().copy()
-        deaths, at, at_risk = _deaths(y, np.exp(x @ found))
+        beta = minimize(objective, beta, (strength,), jac=True, method="L-BFGS-B").x
+        deaths, at, at_risk = _deaths(y, np.exp(x @ beta))
         baseline = _of_cells(at, np.cumsum(deaths / at_risk), outputs)
-        yield partial(_outputs, found, np.maximum(baseline, _LEAST))
+        yield partial(_outputs, beta, np.maximum(baseline, _LEAST))
 
 
 def _outputs(beta: Array, baseline: Array, x: Array) -> Array:

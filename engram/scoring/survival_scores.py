@@ -3,8 +3,7 @@
 An event at a time comes before a loss at the same time, as in curves of Kaplan and Meier.
 """
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple, Self
+from typing import Final
 
 import numpy as np
 
@@ -49,63 +48,33 @@ def concordant_pairs(
     return found
 
 
-class BrierSums(NamedTuple):
-    """Squared errors of predicted survival at T times (Graf et al. 1999).
+def brier_errors(time: Array, event: Bools, survival: Array, times: Array) -> Array:
+    """Sums squared errors of predicted survival at T times over rows (Graf et al. 1999).
 
     A row with an event by time t has the error ``S(t)^2 / G(T)``, at its own time T, one that is
     alive at t ``(1 - S(t))^2 / G(t)``, and one lost before none; G(t), the probability not to be
     lost before t, is estimated from the site's rows.
 
-    Attributes:
-        times: The times, increasing, shape (T,).
-        errors: Sums over rows, (T,).
-        rows: Number of rows.
+    Args:
+        time: Times of events or losses, shape (n,).
+        event: Whether a row has an event, (n,).
+        survival: Predicted probabilities to be alive at ``times``, (n, T).
+        times: Times, increasing, at most the last that a row is observed, (T,).
+
+    Returns:
+        Shape (T,). Those of several sites add; over their number of rows, they are the Brier score.
+
+    Raises:
+        ValueError: If no row is observed so long.
     """
-
-    times: Array
-    errors: Array
-    rows: int
-
-    @classmethod
-    def of(cls, time: Array, event: Bools, survival: Array, times: Array) -> Self:
-        """Computes a site's sums.
-
-        Args:
-            time: Times of events or losses, shape (n,).
-            event: Whether a row has an event, (n,).
-            survival: Predicted probabilities to be alive at ``times``, (n, T).
-            times: Times, increasing, at most the last that a row is observed.
-
-        Raises:
-            ValueError: If no row is observed so long.
-        """
-        last = float(time.max(initial=-np.inf))
-        require(bool((times <= last).all()), "times", times, f"at most {last:g}, the last observed")
-        dead = (time[:, None] <= times) & event[:, None]
-        alive = (time[:, None] > times) | ((time[:, None] == times) & ~event[:, None])
-        known, here = _unlost(time, event, time), _unlost(time, event, times)
-        errors = np.where(dead, survival**2 / known[:, None], 0.0)
-        errors += np.where(alive, (1 - survival) ** 2 / here, 0.0)
-        return cls(times, errors.sum(axis=0), len(time))
-
-    @classmethod
-    def total(cls, parts: Iterable[Self]) -> Self:
-        """Adds the sums of sites, which have the same times."""
-        times, errors, rows = zip(*parts, strict=True)
-        same = all(np.array_equal(each, times[0]) for each in times)
-        require(same, "times", "different ones", "the same at all sites")
-        return cls(times[0], np.sum(errors, axis=0), sum(rows))
-
-    @property
-    def score(self) -> Array:
-        """The mean error at each time, shape (T,)."""
-        return self.errors / self.rows
-
-    @property
-    def integrated(self) -> float:
-        """The mean of the score over the time between the first and the last, by trapezoids."""
-        score, widths = self.score, np.diff(self.times)
-        return float(((score[1:] + score[:-1]) / 2 * widths).sum() / widths.sum())
+    last = float(time.max(initial=-np.inf))
+    require(bool((times <= last).all()), "times", times, f"at most {last:g}, the last observed")
+    dead = (time[:, None] <= times) & event[:, None]
+    alive = (time[:, None] > times) | ((time[:, None] == times) & ~event[:, None])
+    known, here = _unlost(time, event, time), _unlost(time, event, times)
+    errors = np.where(dead, survival**2 / known[:, None], 0.0)
+    errors += np.where(alive, (1 - survival) ** 2 / here, 0.0)
+    return np.asarray(errors.sum(axis=0))
 
 
 def _unlost(time: Array, event: Bools, at: Array) -> Array:

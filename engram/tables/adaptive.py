@@ -20,6 +20,7 @@ with much heterogeneity it is each task's own estimate.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -165,9 +166,10 @@ def adapt(
         if confirmed_apart is not None:
             apart = scatter.apart & confirmed_apart
         else:
-            each = zip(tasks, wide, scatter.apart, strict=True)
+            by = [partial(posterior, rows, family=family) for rows in tasks]
+            each = zip(by, wide, scatter.apart, strict=True)
             apart = np.stack(
-                [confirmed(r, base, w, a, family=family, reach=reach) for r, w, a in each]
+                [confirmed(p, base, w, a, family=family, reach=reach) for p, w, a in each]
             )
         scatter = scatter._replace(apart=apart)
         priors = [Prior(center, own) for own in np.where(apart, wide, variance)]

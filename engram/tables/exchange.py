@@ -8,6 +8,7 @@ models of known noise: Fisher scoring, whose fixed point is that of ``adapt`` on
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,21 +21,17 @@ from engram.tables.random_effects import (
     Posterior,
     Prior,
     Usual,
-    confirmed,
-    free_variance,
-    moderated,
     posterior,
+    settle,
 )
 from engram.tables.site import Rows
 from engram.tables.tables import Dependent, Scaling, dependent_columns
 
 STILL: Final = 1e-6  # standard errors of the center, below which a change is none
 _ACCURACY: Final = 1e-7  # likewise, of what a server computes between two exchanges
-_PASSES: Final = 50  # of a site over its noise, and over which of its coefficients are apart
 _STEP: Final = 2.0  # of a linear predictor that is not linear in the mean, per exchange
 _FLAT: Final = 1e-12  # least working weight of a row
 _ODD: Final = 1e4  # standard deviations of the median site, which are of other units
-_SAME: Final = 1e-9  # relative changes of variances that are none
 
 
 class Equations(NamedTuple):
@@ -139,21 +136,9 @@ def _settled(
     rows: Rows, told: Told, family: FamilyName, reach: float
 ) -> tuple[Posterior, Bools, Prior]:
     """Returns a site's posterior by its own noise, its coefficients apart, and their prior."""
-    base = prior = Prior(told.center, told.variance)
-    sigma, apart = told.sigma, np.zeros(len(told.center), dtype=bool)
-    found = posterior(rows, prior, family=family, sigma=sigma)
-    for _ in range(_PASSES):
-        before = sigma, prior.variance
-        if family == "linear":
-            sigma = moderated(found, Usual(told.sigma, told.freedom))
-        apart = np.abs(found.gap - told.middle) > reach * np.sqrt(found.variance + told.variance)
-        wide = free_variance(found.gap, base, family)
-        apart = confirmed(rows, base, wide, apart, family=family, reach=reach)
-        prior = Prior(told.center, np.where(apart, wide, told.variance))
-        found = posterior(rows, prior, family=family, sigma=sigma)
-        if np.allclose(prior.variance, before[1], _SAME, 0) and np.isclose(sigma, before[0], _SAME):
-            break
-    return found._replace(sigma=sigma), apart, prior
+    by, base = partial(posterior, rows, family=family), Prior(told.center, told.variance)
+    usual = Usual(told.sigma, told.freedom)
+    return settle(by, base, told.middle, usual, family=family, reach=reach)
 
 
 def answer(

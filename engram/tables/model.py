@@ -189,8 +189,7 @@ class MultitaskModel(Summaries, BaseEstimator):
     @property
     def column_names(self) -> list[str]:
         """Names of the coefficients: of the columns, and of the intercept if there is one."""
-        given: Sequence[str] | None = getattr(self, "feature_names_in_", None)
-        names = [f"x{k}" for k in range(self.n_features_in_)] if given is None else list(given)
+        names = feature_names(self)
         return [*names, INTERCEPT] if self.fit_intercept else names
 
     def _design(self, x: Array) -> Array:
@@ -212,10 +211,7 @@ class MultitaskModel(Summaries, BaseEstimator):
         check_is_fitted(self)
         alone = task is None and self.unseen == "shared"
         X, labels = (X, None) if alone else take_tasks(X, task)
-        check = partial(validate_data, dtype=np.float64, ensure_all_finite=False)
-        x = check(self, unmasked(X), reset=False)
-        shown = np.full(len(x), "not given") if labels is None else labels
-        check_finite(x, shown, self.column_names)
+        x = finite_features(self, X, labels)
         x = x if self.scaling_ is None else self.scaling_.apply(x)
         eta: Array = x @ self.shared_coef_ + self.shared_intercept_
         if labels is None:
@@ -230,6 +226,25 @@ class MultitaskModel(Summaries, BaseEstimator):
     def predict(self, X: Any, task: Any = None) -> Array:
         """Returns the mean of the target for each row, shape (n,). See ``linear_predictor``."""
         return FAMILIES[self._family].mean(self.linear_predictor(X, task))
+
+
+def feature_names(model: Any) -> list[str]:
+    """Names of a fitted estimator's features: those of a frame, or numbered ones."""
+    given: Sequence[str] | None = getattr(model, "feature_names_in_", None)
+    return [f"x{k}" for k in range(model.n_features_in_)] if given is None else list(given)
+
+
+def finite_features(
+    model: Any, X: Any, labels: npt.NDArray[Any] | None, *, reset: bool = False
+) -> Array:
+    """Checks that features are finite, and those of an estimator, but if it takes them over.
+
+    Messages name the rows' tasks by ``labels``, shape (n,).
+    """
+    x = validate_data(model, unmasked(X), reset=reset, dtype=np.float64, ensure_all_finite=False)
+    labels = np.full(len(x), "not given") if labels is None else labels
+    check_finite(x, labels, feature_names(model))
+    return np.asarray(x)
 
 
 def weights_of(sample_weight: Any, x: Array) -> Array | None:

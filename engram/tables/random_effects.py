@@ -35,6 +35,8 @@ _HALVINGS: Final = 30
 _TOLERANCE: Final = 1e-10  # of a step's gain, beside the objective
 _HALF: Final = 0.5
 _LEAST: Final = 1e-12  # of the information that rows have of a column, beside the largest
+_PASSES: Final = 50  # over a task's noise, and over which of its coefficients are apart
+_SAME: Final = 1e-9  # relative changes of variances that are none
 _PRIOR: Final = 4.0  # least degrees of freedom that a task's noise borrows from the others
 
 
@@ -141,19 +143,26 @@ def posterior(
     return Posterior(coef, gap, variance, a, score, sigma, freedom, deviance)
 
 
-def free_variance(gap: Array, prior: Prior, family: FamilyName) -> Array:
+def free_variance(gap: Array, prior: Prior, family: FamilyName, most: Array | float = 1.0) -> Array:
     """Returns the prior variances of coefficients that are set free: their squared gaps, or more.
 
     The mode then is ``z^2 / (z^2 + 1)`` of a distance of z standard errors, as James and Stein have
     it but for terms of order ``z^-4``. For families other than linear, gaps overshoot where a
-    likelihood is far from a parabola, so the most is 1, as in ``start`` of standardized columns.
+    likelihood is far from a parabola, so there is a ``most``: 1, as in ``start``, of standardized
+    columns.
     """
-    squares = gap**2 if family == "linear" else np.minimum(gap**2, 1.0)
+    squares = gap**2 if family == "linear" else np.minimum(gap**2, most)
     return np.maximum(prior.variance, squares)
 
 
 def confirmed(
-    rows: Rows, prior: Prior, wide: Array, apart: Bools, *, family: FamilyName, reach: float
+    posterior_by: Callable[..., Posterior],
+    prior: Prior,
+    wide: Array,
+    apart: Bools,
+    *,
+    family: FamilyName,
+    reach: float,
 ) -> Bools:
     """Mask of the coefficients that are apart by the likelihood too, shape (d,).
 
@@ -162,7 +171,7 @@ def confirmed(
     must reduce the deviance by more than ``reach^2``, whose root is nearer to a normal.
 
     Args:
-        rows: The task's rows.
+        posterior_by: Returns the task's posterior by its prior.
         prior: The prior of a task that is not apart.
         wide: The variances of coefficients that are set free, shape (d,).
         apart: Mask of the coefficients that are apart by their gaps, shape (d,).
@@ -171,19 +180,10 @@ def confirmed(
     """
     if family == "linear" or not apart.any():
         return apart
-    return confirm(
-        lambda own: posterior(rows, own, family=family).deviance, prior, wide, apart, reach=reach
-    )
-
-
-def confirm(
-    deviance: Callable[[Prior], float], prior: Prior, wide: Array, apart: Bools, *, reach: float
-) -> Bools:
-    """Does what ``confirmed`` does, for the deviance of any likelihood at the mode."""
-    before, found = deviance(prior), apart.copy()
+    before, found = posterior_by(prior).deviance, apart.copy()
     for k in np.flatnonzero(apart):
         free = Prior(prior.center, np.where(np.arange(len(wide)) == k, wide, prior.variance))
-        found[k] = before - deviance(free) > reach**2
+        found[k] = before - posterior_by(free).deviance > reach**2
     return found
 
 
@@ -248,3 +248,40 @@ def moderated(found: Posterior, usual: Usual) -> float:
     """Returns a task's noise ``sqrt((f sigma^2 + p usual^2) / (f + p))``, f its freedom."""
     own = found.freedom / (found.freedom + usual.freedom)
     return float(np.sqrt(own * found.sigma**2 + (1 - own) * usual.sigma**2))
+
+
+def settle(
+    posterior_by: Callable[..., Posterior],
+    base: Prior,
+    middle: Array,
+    usual: Usual,
+    *,
+    family: FamilyName,
+    reach: float,
+    most: Array | float = 1.0,
+) -> tuple[Posterior, Bools, Prior]:
+    """Returns a task's posterior by its own noise, its coefficients apart, and their prior.
+
+    Args:
+        posterior_by: Returns the task's posterior by its prior and, as ``sigma``, its noise.
+        base: The prior of a task that is not apart.
+        middle: Of the tasks' gaps, from which it counts who is apart, shape (d,).
+        usual: The noise of most tasks, for linear models.
+        family: The family of models.
+        reach: In standard deviations from the middle.
+        most: See ``free_variance``.
+    """
+    prior, sigma, apart = base, usual.sigma, np.zeros(len(middle), dtype=bool)
+    found = posterior_by(prior, sigma=sigma)
+    for _ in range(_PASSES):
+        before = sigma, prior.variance
+        if family == "linear":
+            sigma = moderated(found, usual)
+        far = np.abs(found.gap - middle) > reach * np.sqrt(found.variance + base.variance)
+        wide = free_variance(found.gap, base, family, most)
+        apart = confirmed(posterior_by, base, wide, far, family=family, reach=reach)
+        prior = Prior(base.center, np.where(apart, wide, base.variance))
+        found = posterior_by(prior, sigma=sigma)
+        if np.allclose(prior.variance, before[1], _SAME, 0) and np.isclose(sigma, before[0], _SAME):
+            break
+    return found._replace(sigma=sigma), apart, prior

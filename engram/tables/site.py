@@ -13,9 +13,9 @@ from scipy.linalg.lapack import dtrtri
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
-from engram.tables.effects.firth import firth_logistic
+from engram.tables.effects.firth import FIRTH
 from engram.tables.effects.sandwich import ROBUST, Robust, sandwich_root
-from engram.tables.families import FAMILIES, FamilyName, NoEstimate
+from engram.tables.families import FAMILIES, Family, FamilyName, NoEstimate
 
 INTERCEPT = "intercept"  # name of the coefficient of a column of ones
 
@@ -152,7 +152,7 @@ def estimate_site(
     require(robust in ROBUST, "robust", robust, f"one of {', '.join(ROBUST)}")
     x, y, counts = rows.counted()
     try:
-        found = _estimated(x, y, counts, family, sigma, firth=firth)
+        found = _estimated(x, y, counts, FIRTH if firth else FAMILIES[family], sigma)
         return found if robust == "none" else _robust(found, rows, family, robust)
     except NoEstimate:
         unknown = np.full(x.shape[1], np.inf)
@@ -181,24 +181,17 @@ def _robust(site: SiteEstimate, rows: Rows, family: FamilyName, kind: Robust) ->
 
 
 def _estimated(
-    x: Array,
-    y: Array,
-    counts: Array,
-    family: FamilyName,
-    sigma: float | None,
-    *,
-    firth: bool = False,
+    x: Array, y: Array, counts: Array, model: Family, sigma: float | None
 ) -> SiteEstimate:
-    model = FAMILIES[family]
-    if reason := None if firth else model.hopeless(y):
+    if reason := model.hopeless(y):
         raise NoEstimate(reason)
     if model.fit is None:
         return _least_squares(x, y, counts, sigma)
-    kept, determined = _independent(_triangle(x))
+    kept, determined = independent(_triangle(x))
     if len(y) <= len(kept):
         raise NoEstimate(_FEW)
     coef = np.zeros(x.shape[1])
-    coef[kept] = (firth_logistic if firth else model.fit)(x[:, kept], y, counts)
+    coef[kept] = model.fit(x[:, kept], y, counts)
     r = _triangle(np.sqrt(counts * model.curvature(x @ coef))[:, None] * x[:, kept])
     if not _has_full_rank(r):
         raise NoEstimate("its likelihood is flat at the maximum")
@@ -209,7 +202,7 @@ def _least_squares(x: Array, y: Array, counts: Array, sigma: float | None) -> Si
     size, root, d = float(counts.sum()), np.sqrt(counts)[:, None], x.shape[1]
     # One factorization has all: R of X, Q'y beside it, and the residual's length below that.
     r = _triangle(np.hstack([root * x, root * y[:, None]]))
-    kept, determined = _independent(r[:, :d])
+    kept, determined = independent(r[:, :d])
     rank, freedom = len(kept), np.inf
     if rank < d:
         r = _triangle(r[:, [*kept, d]])
@@ -248,7 +241,7 @@ def _has_full_rank(r: Array) -> bool:
     return bool((np.abs(np.diagonal(r)) > _DEPENDENT * lengths).all() and (lengths > 0).all())
 
 
-def _independent(r: Array) -> tuple[Ints, Bools]:
+def independent(r: Array) -> tuple[Ints, Bools]:
     """Returns columns that span all columns, and the mask of determined coefficients."""
     if _has_full_rank(r):
         return np.arange(r.shape[1]), np.ones(r.shape[1], dtype=bool)
@@ -282,7 +275,7 @@ def why_undetermined(rows: Rows, names: Sequence[str], *, family: FamilyName) ->
     if dependent.any():
         return f"column {names[int(np.argmax(dependent))]} is a linear combination of others"
     try:
-        _estimated(x, y, counts, family, None)
+        _estimated(x, y, counts, FAMILIES[family], None)
     except NoEstimate as error:
         return str(error)
     return None

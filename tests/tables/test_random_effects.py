@@ -1,5 +1,7 @@
 """What a task's rows say given a prior: limits and closed forms."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -117,10 +119,11 @@ def test_one_case_with_an_extreme_value_does_not_set_a_coefficient_free():
     found = posterior(data, prior, family="logistic")
     assert found.gap[0] / found.variance[0] ** 0.5 > 4
     apart, wide = np.array([True, False]), np.ones(2)
-    assert not confirmed(data, prior, wide, apart, family="logistic", reach=3.0).any()
     many = Rows(np.tile(x, (5, 1)), np.tile(data.y, 5))  # five such cases do
-    assert confirmed(many, prior, wide, apart, family="logistic", reach=3.0)[0]
-    assert confirmed(data, prior, wide, apart, family="linear", reach=3.0) is apart
+    one, five = (partial(posterior, own, family="logistic") for own in (data, many))
+    assert not confirmed(one, prior, wide, apart, family="logistic", reach=3.0).any()
+    assert confirmed(five, prior, wide, apart, family="logistic", reach=3.0)[0]
+    assert confirmed(one, prior, wide, apart, family="linear", reach=3.0) is apart
 
 
 def test_impossible_priors_are_refused():

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import expit
 
 from engram.core.arrays import Array
-from engram.tables.families import NoEstimate, fit_logistic
+from engram.tables.families import FAMILIES, Family, NoEstimate, fit_logistic
 
 _FITS: Final = 1000  # at most; some ten, or fifty where columns tell classes apart
 _STILL: Final = 1e-9  # change of the linear predictor
@@ -38,3 +38,7 @@ def firth_logistic(x: Array, y: Array, counts: Array) -> Array:
         if np.abs(x @ (coef - before)).max() < _STILL:
             return coef
     raise NoEstimate("its penalized likelihood has no maximum that could be found")
+
+
+FIRTH: Final[Family] = FAMILIES["logistic"]._replace(hopeless=lambda y: None, fit=firth_logistic)
+"""Logistic models with the penalty, which have an estimate of a single class, too."""

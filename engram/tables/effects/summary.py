@@ -9,7 +9,7 @@ different sites, have a closed form: each interval has level ``level^(1/k)`` (Si
 are adjusted by Holm (1979), which asks nothing of the dependence.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -78,43 +78,54 @@ class Summary(NamedTuple):
     def rows(self) -> list[dict[str, Any]]:
         """Lines as dictionaries, such as for ``pandas.DataFrame``; unknown numbers are NaN."""
         ratio, low, high = self.shown
-        lines: dict[str, Sequence[Any] | Array] = {self.first: self.names, "coef": self.coef}
-        if self.own is not None:
-            lines["own"] = self.own
-        if self.ratio:
-            lines[self.ratio.replace(" ", "-")] = ratio
+        lines = {"coef": self.coef}
+        lines |= {} if self.own is None else {"own": self.own}
+        lines |= {self.ratio.replace(" ", "-"): ratio} if self.ratio else {}
         lines |= {"error": self.error, "statistic": self.statistic, "p-value": self.p_value}
         lines |= {"low": low, "high": high}
-        known = [np.where(np.isinf(one), np.nan, one) for one in list(lines.values())[1:]]
-        each = zip(self.names, *(one.tolist() for one in known), strict=True)
-        return [dict(zip(lines, row, strict=True)) for row in each]
+        known = [np.where(np.isinf(each), np.nan, each).tolist() for each in lines.values()]
+        heads = [self.first, *lines]
+        return [dict(zip(heads, row, strict=True)) for row in zip(self.names, *known, strict=True)]
 
     def __str__(self) -> str:
-        width = max(map(len, [self.first, *self.names]))
+        estimate, low, high = self.shown
+        limits = zip(low, high, np.isfinite(high - low), strict=True)
+        kind, p = ("simultaneous", "p (Holm)") if self.simultaneous else ("interval", "p")
+        columns: list[tuple[str, Sequence[str]]] = [
+            (self.first, self.names),
+            (self.ratio or "coef", shown_numbers(estimate)),
+            (
+                f"{self.level:.4g} {kind}",
+                [f"{a:.4g} .. {b:.4g}" if x else "-" for a, b, x in limits],
+            ),
+        ]
+        if self.own is not None:
+            columns.append(("own", shown_numbers(self.printed(self.own))))
         letter = "z" if np.isinf(self.freedom).all() else "t"
-        kind = "simultaneous" if self.simultaneous else "interval"
-        own = f"{'own':>11}" if self.own is not None else ""
-        error = "log s.e." if self.ratio else "std. error"
-        tested = f"{error:>12}{letter:>9}{'p (Holm)' if self.simultaneous else 'p':>10}"
-        head = f"{self.first:<{width}}  {self.ratio or 'coef':>11}  {self.level:>11.4g} {kind:<14}"
-        lines = [self.title, f"{head}{own}{tested}  {self.heading}".rstrip()]
-        marks, numbers = self.marks or [""] * len(self.names), self._numbers()
-        for name, line, mark in zip(self.names, numbers, marks, strict=True):
-            lines.append(f"{name:<{width}}  {line}  {mark}".rstrip())
+        columns += [
+            ("log s.e." if self.ratio else "std. error", shown_numbers(self.error)),
+            (letter, shown_numbers(self.statistic, ".2f")),
+            (p, [shown_p(value) for value in self.p_value]),
+        ]
+        if any(self.marks):
+            columns.append((self.heading, self.marks))
         none = "" if np.isfinite(self.limits).all() else self.none
-        return "\n".join([*lines, *(note for note in (none, self.missing) if note)])
+        notes = [note for note in (none, self.missing) if note]
+        return "\n".join([self.title, *text_lines(columns), *notes])
 
-    def _numbers(self) -> Iterator[str]:
-        each = zip(*self.shown, self.error, self.statistic, self.p_value, strict=True)
-        for i, (estimate, low, high, error, statistic, p_value) in enumerate(each):
-            limits = f"{low:>11.4g} .. {high:<11.4g}"
-            if not np.isfinite([low, high]).all():
-                limits = f"{'-':>11}{'':15}"
-            own = "" if self.own is None else f"{self.printed(self.own[i]):>11.4g}"
-            tested = f"{own}{error:>12.4g}{statistic:>9.2f}"
-            if not np.isfinite(error):
-                tested = f"{'-':>{len(own) + 12}}{'-':>9}"
-            yield f"{estimate:>11.4g}  {limits}{tested}{shown_p(p_value):>10}"
+
+def text_lines(columns: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Returns the lines of a table of headings and cells: names, and numbers to the right."""
+    whole = [[heading, *cells] for heading, cells in columns]
+    first, *widths = (max(map(len, column)) for column in whole)
+    lines = zip(*whole, strict=True)
+    aligned = [[name.ljust(first), *map(str.rjust, rest, widths)] for name, *rest in lines]
+    return ["  ".join(cells).rstrip() for cells in aligned]
+
+
+def shown_numbers(values: Array, digits: str = ".4g") -> list[str]:
+    """Returns numbers as they are printed; a dash for those that are not finite."""
+    return [f"{value:{digits}}" if np.isfinite(value) else "-" for value in values.tolist()]
 
 
 def shown_p(value: float) -> str:

@@ -9,19 +9,12 @@ from engram.tables.survival.partial import Subjects, risk_sets
 
 
 class StepFunction(NamedTuple):
-    """A curve that stays as it is until the next time.
+    """A curve that stays as it is until the next time."""
 
-    Attributes:
-        x: Times at which it changes, ascending, shape (T,).
-        y: Its values from each on, shape (T,).
-        before: Its value before the first.
-        end: The last time at which anybody was observed: later it is unknown.
-    """
-
-    x: Array
-    y: Array
-    before: float
-    end: float
+    x: Array  # times at which it changes, ascending, shape (T,)
+    y: Array  # its values from each on, shape (T,)
+    before: float  # its value before the first
+    end: float  # the last time at which anybody was observed: later it is unknown
 
     def __call__(self, times: Array | float) -> Array:
         """Returns its value at each time; NaN beyond ``end``."""
@@ -30,19 +23,12 @@ class StepFunction(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """The cumulative hazard of one site's subject.
+    """The cumulative hazard of one site's subjects."""
 
-    Attributes:
-        time: Times of the site's events, ascending, shape (T,).
-        hazard: Cumulative hazard at each, shape (T,), where ``<x, beta>`` is ``reference``.
-        reference: The weighted mean of ``<x, beta>`` over the site, so that nothing overflows.
-        end: The last time at which anybody was observed.
-    """
-
-    time: Array
-    hazard: Array
-    reference: float
-    end: float
+    time: Array  # times of the site's events, ascending, shape (T,)
+    hazard: Array  # cumulative hazard at each, shape (T,), where ``<x, beta>`` is ``reference``
+    reference: float  # mean of ``<x, beta>`` over the site, so that nothing overflows
+    end: float  # the last time at which anybody was observed
 
     def cumulative_hazard(self, eta: float) -> StepFunction:
         """The cumulative hazard of a subject with ``<x, beta>`` of ``eta``."""

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engram.core.arrays import Array
+from engram.tables.effects.summary import shown_numbers, text_lines
 from engram.tables.survival.naming import Naming, name_sites
 from engram.tables.survival.own_intervals import OwnEstimate, own_intervals
 from engram.tables.survival.partial import Subjects, Ties
@@ -14,54 +16,45 @@ from engram.tables.survival.site_effects import site_sums
 
 MEAN = "weighted mean of the sites"
 ALL_BUT_ONE = "all sites but one at most"
-_HEADINGS = ("events", "ratio", "low", "high", "personal")
 
 
 class SiteComparison(NamedTuple):
-    """Log hazard ratios of M sites with d columns; ``print`` shows hazard ratios as a table.
+    """Log hazard ratios of M sites with d columns; ``print`` shows hazard ratios as a table."""
 
-    Attributes:
-        level: Level of the intervals; and the probability that nobody is named who does not differ.
-        names: Names of the columns.
-        sites: Labels of the sites.
-        own: Each site's own estimate.
-        shared: The stratified fit with its two intervals.
-        naming: Which sites differ, in ``differences``.
-        sharing: Personal coefficients, shrunk to what the sites share.
-    """
-
-    level: float
-    names: Sequence[str]
-    sites: Sequence[Any]
-    own: Sequence[OwnEstimate]
-    shared: SharedIntervals
-    naming: Naming
-    sharing: Sharing
+    level: float  # of the intervals; and the probability to name nobody who does not differ
+    names: Sequence[str]  # of the columns
+    sites: Sequence[Any]  # labels of the sites
+    own: Sequence[OwnEstimate]  # each site's own estimate
+    shared: SharedIntervals  # the stratified fit with its two intervals
+    naming: Naming  # which sites differ, in ``differences``
+    sharing: Sharing  # personal coefficients, shrunk to what the sites share
 
     def __str__(self) -> str:
-        width = max(map(len, [MEAN, *self.names, *map(str, self.sites)]))
-        events, count = [one.events for one in self.naming.shared.sums], len(self.sites)
-        total = sum(events)
-        lines = [
-            f"{count} sites, {total:g} events: hazard ratios with intervals of level {self.level:g}"
-        ]
-        differs = {one[:2]: f"  differs, p {one.p_value:.2g}" for one in self.naming.differences}
+        events = [one.events for one in self.naming.shared.sums]
+        title = f"{len(self.sites)} sites, {sum(events):g} events: hazard ratios with intervals of"
+        counts = [f"{count:g}" for count in [*events, sum(events), sum(events)]]
+        differs = {one[:2]: f"differs, p {one.p_value:.2g}" for one in self.naming.differences}
+        lines = [f"{title} level {self.level:g}"]
         for k, name in enumerate(self.names):
-            lines += ["", f"{name:<{width}}" + "".join(f"{each:>10}" for each in _HEADINGS)]
-            for m, (site, own) in enumerate(zip(self.sites, self.own, strict=True)):
-                ratios = own.coef[k], own.limits.low[k], own.limits.high[k], self.sharing.coef[m, k]
-                cells = f"{events[m]:>10g}{_ratios(*ratios)}"
-                lines.append(f"{site!s:<{width}}{cells}{differs.get((m, k), '')}")
-            for label, limits in zip((MEAN, ALL_BUT_ONE), self.shared[1:], strict=True):
-                coef = self.shared.coef[k] if label == MEAN else np.nan
-                cells = f"{total:>10g}{_ratios(coef, limits.low[k], limits.high[k])}"
-                lines.append(f"{label:<{width}}{cells}")
+            limits = [*(one.limits for one in self.own), *self.shared[1:]]
+            marks = [differs.get((m, k), "") for m in range(len(self.sites))]
+            coefs = [*(one.coef[k] for one in self.own), self.shared.coef[k], np.nan]
+            columns = [
+                (name, [*map(str, self.sites), MEAN, ALL_BUT_ONE]),
+                ("events", counts),
+                ("ratio", _ratios(coefs)),
+                ("low", _ratios([each.low[k] for each in limits])),
+                ("high", _ratios([each.high[k] for each in limits])),
+                ("personal", [*_ratios(self.sharing.coef[:, k]), "", ""]),
+                ("", [*marks, "", ""]),
+            ]
+            lines += ["", *text_lines(columns)]
         return "\n".join(lines)
 
 
-def _ratios(*logs: float) -> str:
-    """Writes hazard ratios; ``-`` for unknown ones."""
-    return "".join(f"{np.exp(one):>10.3g}" if np.isfinite(one) else f"{'-':>10}" for one in logs)
+def _ratios(logs: Sequence[float] | Array) -> list[str]:
+    """Writes hazard ratios; ``-`` for unknown ones, also for infinite limits of them."""
+    return shown_numbers(np.exp(np.where(np.isfinite(logs), logs, np.nan)), ".3g")
 
 
 def compare_sites(

@@ -5,7 +5,7 @@ start: a site's counts are sums, so that of several sites the tables are added f
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import chdtrc, ndtri
@@ -17,36 +17,25 @@ from engram.tables.survival.event_tables import EventTable
 
 _Z = float(ndtri((1 + LEVEL) / 2))
 
-Scale = Literal["log-log", "plain"]
-"""On which an interval is symmetric: ``log(-log S)``, whose limits stay in [0, 1]; or S itself."""
-
 
 class SurvivalCurve(NamedTuple):
-    """Survival by Kaplan and Meier (1958).
+    """Survival by Kaplan and Meier (1958), ``S_k = prod_(j <= k) (1 - d_j / n_j)``."""
 
-    Attributes:
-        ends: Ends of the cells, at which it falls, shape (K,).
-        survival: ``S_k = prod_(j <= k) (1 - d_j / n_j)``, (K,).
-        greenwood: Greenwood's variance of ``log S_k``, ``sum_(j <= k) d_j / (n_j (n_j - d_j))``,
-            (K,); infinite once all have died.
-    """
-
-    ends: Array
-    survival: Array
+    ends: Array  # ends of the cells, at which it falls, shape (K,)
+    survival: Array  # S, shape (K,)
+    # Greenwood's variance of log S_k, ``sum_(j <= k) d_j / (n_j (n_j - d_j))``, shape (K,);
+    # infinite once all have died.
     greenwood: Array
 
-    def interval(self, scale: Scale = "log-log") -> tuple[Array, Array]:
+    def interval(self) -> tuple[Array, Array]:
         """Returns pointwise limits of level ``LEVEL``, each (K,); NaN where S is 0 or 1.
 
-        With Greenwood's error s of log S they are ``S (1 -+ z s)``, cut to [0, 1], or
-        ``S^exp(+-z s / log S)``.
+        With Greenwood's error s of log S they are ``S^exp(+-z s / log S)``, which are symmetric on
+        the scale of ``log(-log S)``, and stay in [0, 1].
         """
-        known = (self.survival > 0) & (self.survival < 1)
-        s, error = (np.where(known, x, np.nan) for x in (self.survival, np.sqrt(self.greenwood)))
-        if scale == "plain":
-            return np.maximum(s * (1 - _Z * error), 0.0), np.minimum(s * (1 + _Z * error), 1.0)
-        reach = -_Z * error / np.log(s)
-        return s ** np.exp(reach), s ** np.exp(-reach)
+        hazard = -np.log(np.where(self.survival > 0, self.survival, np.nan))
+        low, high = _limits(hazard, self.greenwood)
+        return np.exp(-high), np.exp(-low)
 
     def restricted_mean(self, until: float) -> Interval:
         """Returns the mean survival time up to a time: the area below the curve.
@@ -80,23 +69,21 @@ def kaplan_meier(table: EventTable) -> SurvivalCurve:
 
 
 class HazardCurve(NamedTuple):
-    """Cumulative hazard by Nelson (1972) and Aalen (1978).
+    """Cumulative hazard by Nelson (1972) and Aalen (1978)."""
 
-    Attributes:
-        ends: Ends of the cells, at which it rises, shape (K,).
-        hazard: ``H_k = sum_(j <= k) d_j / n_j``, (K,).
-        variance: ``sum_(j <= k) d_j / n_j^2``, (K,).
-    """
-
-    ends: Array
-    hazard: Array
-    variance: Array
+    ends: Array  # ends of the cells, at which it rises, shape (K,)
+    hazard: Array  # ``H_k = sum_(j <= k) d_j / n_j``, shape (K,)
+    variance: Array  # ``sum_(j <= k) d_j / n_j^2``, shape (K,)
 
     def interval(self) -> tuple[Array, Array]:
         """Returns pointwise limits ``H exp(-+z s / H)`` of level ``LEVEL``; NaN where H is 0."""
-        hazard = np.where(self.hazard > 0, self.hazard, np.nan)
-        factor = np.exp(_Z * np.sqrt(self.variance) / hazard)
-        return hazard / factor, hazard * factor
+        return _limits(self.hazard, self.variance)
+
+
+def _limits(hazard: Array, variance: Array) -> tuple[Array, Array]:
+    hazard = np.where(hazard > 0, hazard, np.nan)
+    factor = np.exp(_Z * np.sqrt(variance) / hazard)
+    return hazard / factor, hazard * factor
 
 
 def nelson_aalen(table: EventTable) -> HazardCurve:
@@ -106,20 +93,12 @@ def nelson_aalen(table: EventTable) -> HazardCurve:
 
 
 class LogRank(NamedTuple):
-    """A log-rank test of k groups.
+    """A log-rank test of the hypothesis that k groups have the same hazard in each stratum."""
 
-    Attributes:
-        observed: Deaths of each group, shape (k,).
-        expected: Those expected if all groups of a stratum have the same hazard, (k,).
-        statistic: Squared distance of the two, chi-squared if that is so.
-        freedom: Its degrees of freedom: groups with deaths to be expected, less one.
-        p_value: Of the hypothesis.
-    """
-
-    observed: Ints
-    expected: Array
-    statistic: float
-    freedom: int
+    observed: Ints  # deaths of each group, shape (k,)
+    expected: Array  # those expected by the hypothesis, shape (k,)
+    statistic: float  # squared distance of the two, by the hypothesis chi-squared
+    freedom: int  # its degrees of freedom: groups with deaths to be expected, less one
     p_value: float
 
 

@@ -24,20 +24,12 @@ OWN_CURVE = 50
 
 
 class EventTable(NamedTuple):
-    """Numbers of rows in cells of time ``(start, end]``.
+    """Numbers of rows in K cells of time ``(start, end]``, of which the first begins at 0."""
 
-    Attributes:
-        ends: Ends of the cells, increasing, shape (K,); the first begins at 0, the others where the
-            one before ends.
-        entered: Rows that come under observation in time to be at risk in the whole cell, (K,).
-        deaths: Rows with an event in the cell, (K,).
-        censored: Rows that are lost in the cell without an event, (K,).
-    """
-
-    ends: Array
-    entered: Ints
-    deaths: Ints
-    censored: Ints
+    ends: Array  # ends of the cells, increasing, shape (K,)
+    entered: Ints  # rows that come under observation in time to be at risk in the whole cell, (K,)
+    deaths: Ints  # rows with an event in the cell, (K,)
+    censored: Ints  # rows that are lost in the cell without an event, (K,)
 
     @property
     def at_risk(self) -> Ints:
@@ -161,15 +153,10 @@ def join_cells(sites: Sequence[SiteTimes]) -> list[int]:
 
 
 class SiteTables(NamedTuple):
-    """Event tables of sites on one grid.
+    """Event tables of sites on one grid."""
 
-    Attributes:
-        by_site: Each site's; None of one that has too few rows to take part.
-        total: Their sum.
-    """
-
-    by_site: tuple[EventTable | None, ...]
-    total: EventTable
+    by_site: tuple[EventTable | None, ...]  # None of a site that has too few rows to take part
+    total: EventTable  # their sum
 
     @property
     def shown(self) -> tuple[EventTable | None, ...]:

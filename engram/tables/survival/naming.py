@@ -25,35 +25,21 @@ _NIL: Final = 1e-9  # of an information: what the other estimates leave of it
 
 
 class Difference(NamedTuple):
-    """A site's coefficient that differs from the shared one.
+    """A site's coefficient that differs from the shared one."""
 
-    Attributes:
-        site: Number of the site, from 0.
-        column: Number of the column.
-        score: The efficient score in standard deviations: its sign is that of the difference.
-        ratio: The likelihood ratio, twice the gain of the log-likelihood.
-        p_value: By the smaller one of both, times M d (Bonferroni), at most 1.
-    """
-
-    site: int
-    column: int
-    score: float
-    ratio: float
-    p_value: float
+    site: int  # number of the site, from 0
+    column: int  # number of the column
+    score: float  # efficient score in standard deviations: its sign is that of the difference
+    ratio: float  # the likelihood ratio, twice the gain of the log-likelihood
+    p_value: float  # by the smaller one of both, times M d (Bonferroni), at most 1
 
 
 class Naming(NamedTuple):
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        shared: The stratified fit without separate coefficients.
-        effects: The fit with those that differ.
-        differences: They, the farthest first.
-    """
-
-    shared: SiteEffects
-    effects: SiteEffects
-    differences: Sequence[Difference]
+    shared: SiteEffects  # the stratified fit without separate coefficients
+    effects: SiteEffects  # the fit with those that differ
+    differences: Sequence[Difference]  # they, the farthest first
 
 
 def name_sites(
@@ -108,9 +94,9 @@ def efficient_scores(effects: SiteEffects) -> Array:
     informed = np.stack([np.diag(one.information) > 0 for one in effects.sums])
     agree = (informed & ~effects.separate).sum(axis=0)
     for m, (one, at) in enumerate(zip(effects.sums, positions(effects.separate), strict=True)):
-        taken = np.diag(one.information @ inverse[np.ix_(at, at)] @ one.information)
         information = np.diag(one.information)
-        some = ~effects.separate[m] & (agree >= _FEWEST)
-        some &= information - taken > _NIL * information
-        scores[m, some] = one.score[some] / np.sqrt((information - taken)[some])
+        taken = np.diag(one.information @ inverse[np.ix_(at, at)] @ one.information)
+        left = information - taken
+        some = ~effects.separate[m] & (agree >= _FEWEST) & (left > _NIL * information)
+        scores[m, some] = one.score[some] / np.sqrt(left[some])
     return scores

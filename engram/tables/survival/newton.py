@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.core.arrays import Array
+from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
+from engram.tables.site import independent
 from engram.tables.survival.partial import (
     Subjects,
     Sums,
@@ -23,7 +24,7 @@ SumsAt = Callable[[Array], Sums]
 _STILL: Final = 1e-14  # squared length of a step in standard errors that is none
 _SLACK: Final = 1e-11  # of a log-likelihood, up to which a fall is rounding
 _MOST: Final = 60  # evaluations
-_LOST: Final = 1e-10  # least eigenvalue of an information scaled to diagonal 1
+_FLAT: Final = 1e-10  # eigenvalue of an information scaled to diagonal 1 that is 0
 _NEARLY: Final = 1e-6  # squared length of a step in standard errors, of which the last are
 _MOVING: Final = 1e-2  # such a step in a column's standard deviations, if the maximum is nowhere
 
@@ -33,25 +34,15 @@ class NoMaximum(ValueError):
 
 
 class Ascent(NamedTuple):
-    """The state between two exchanges of sums, which is the estimate when ``done``.
+    """The state between two exchanges of sums, which is the estimate when ``done``."""
 
-    Attributes:
-        coef: Where the sums are to be computed next, shape (d,).
-        done: Whether they have been computed there, and it is the maximum.
-        best: Where the likelihood was largest so far, shape (d,).
-        sums: The sums there, with Firth's penalty if there is one.
-        first: Likewise, where the ascent began.
-        step: From ``best``, shape (d,).
-        exchanges: How often the sums were computed.
-    """
-
-    coef: Array
-    done: bool
-    best: Array
-    sums: Sums
-    first: Sums
-    step: Array
-    exchanges: int
+    coef: Array  # where the sums are to be computed next, shape (d,)
+    done: bool  # whether they have been computed there, and it is the maximum
+    best: Array  # where the likelihood was largest so far, shape (d,)
+    sums: Sums  # the sums there, with Firth's penalty if there is one
+    first: Sums  # likewise, where the ascent began
+    step: Array  # from ``best``, shape (d,)
+    exchanges: int  # how often the sums were computed
 
     @classmethod
     def begin(cls, coef: Array) -> "Ascent":
@@ -88,7 +79,8 @@ def ascend(state: Ascent, sums: Sums, names: Sequence[str], *, penalized: bool =
         _check_determined(sums, names)
     sums = penalize(sums) if penalized else sums
     first = sums if count == 1 else state.first
-    fell = not sums.loglik >= _nearly(state.sums.loglik)
+    least = state.sums.loglik - _SLACK * (1 + abs(state.sums.loglik))
+    fell = not sums.loglik >= least
     step = state.step / 2 if fell else _step(sums)
     length = np.inf if fell else float(sums.score @ step)
     still = length <= _STILL
@@ -122,7 +114,7 @@ def maximize(
         NoMaximum: There is none.
     """
     state = Ascent.begin(begin)
-    names = [f"x{k}" for k in range(len(begin))] if names is None else names
+    names = names or [f"x{k}" for k in range(len(begin))]
     while not state.done:
         try:
             state = ascend(state, sums_at(state.coef), names, penalized=penalized)
@@ -157,10 +149,6 @@ def fit(
     return maximize(sums_at, begin, names, penalized=penalized)
 
 
-def _nearly(loglik: float) -> float:
-    return loglik - _SLACK * (1 + abs(loglik))
-
-
 def _step(sums: Sums) -> Array:
     scale = 1 / np.sqrt(np.maximum(np.diag(sums.information), np.finfo(np.float64).tiny))
     scaled = scale[:, None] * sums.information * scale
@@ -189,14 +177,23 @@ def _endless(step: Array, first: Sums, names: Sequence[str], penalized: bool) ->
 def _check_determined(sums: Sums, names: Sequence[str]) -> None:
     if not sums.events:
         raise NoMaximum("no event was observed: Cox's model needs at least one")
-    diagonal = np.diag(sums.information)
-    if (diagonal <= 0).any():
-        name = names[int(np.argmax(diagonal <= 0))]
-        raise NoMaximum(
-            f"column {name} is constant among the subjects at risk, in every stratum: leave it out"
-        )
-    scale = 1 / np.sqrt(diagonal)
-    values, vectors = np.linalg.eigh(scale[:, None] * sums.information * scale)
-    if values[0] < _LOST:
-        name = names[int(np.argmax(np.abs(vectors[:, 0])))]
-        raise NoMaximum(f"column {name} is a linear combination of others: leave it out")
+    kept, _ = independent_columns(sums.information)
+    if len(kept) < len(names):
+        k = int(np.setdiff1d(np.arange(len(names)), kept)[0])
+        why = "a linear combination of others"
+        if sums.information[k, k] <= 0:
+            why = "constant among the subjects at risk, in every stratum"
+        raise NoMaximum(f"column {names[k]} is {why}: leave it out")
+
+
+def independent_columns(information: Array) -> tuple[Ints, Bools]:
+    """Returns columns that span all, and a mask of those that the information determines."""
+    return independent(np.asarray(np.linalg.qr(square_root(information), mode="r")))
+
+
+def square_root(information: Array) -> Array:
+    """Returns R, shape (d, d), with ``R' R`` the information, without its flat directions."""
+    scale = np.sqrt(np.maximum(np.diag(information), np.finfo(np.float64).tiny))
+    values, vectors = np.linalg.eigh(information / scale[:, None] / scale)
+    values = np.where(values > _FLAT, values, 0.0)
+    return np.asarray(np.sqrt(values)[:, None] * vectors.T * scale)

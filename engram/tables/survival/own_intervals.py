@@ -17,7 +17,7 @@ from scipy.special import ndtri
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 from engram.tables.intervals import Intervals
-from engram.tables.survival.newton import SumsAt
+from engram.tables.survival.newton import SumsAt, independent_columns
 from engram.tables.survival.partial import (
     Subjects,
     Sums,
@@ -26,7 +26,6 @@ from engram.tables.survival.partial import (
     penalize,
     risk_sets,
 )
-from engram.tables.survival.site_effects import independent_columns
 
 _WIDER: Final = 1.5  # by which a bracket of a limit grows
 _STILL: Final = 1e-6  # of the gradient, in standard errors
@@ -35,17 +34,11 @@ _CLOSE: Final = 1e-5  # of a limit, in standard errors
 
 
 class OwnEstimate(NamedTuple):
-    """A site's own estimate.
+    """A site's own estimate."""
 
-    Attributes:
-        coef: Log hazard ratios, shape (d,); NaN where the rows do not determine them.
-        standard_error: Shape (d,); infinite there.
-        limits: Confidence intervals; infinite there.
-    """
-
-    coef: Array
-    standard_error: Array
-    limits: Intervals
+    coef: Array  # log hazard ratios, shape (d,); NaN where the rows do not determine them
+    standard_error: Array  # shape (d,); infinite there
+    limits: Intervals  # infinite there
 
 
 def own_intervals(subjects: Subjects, *, ties: Ties = "efron", level: float = 0.95) -> OwnEstimate:

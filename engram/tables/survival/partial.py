@@ -22,68 +22,41 @@ Ties = Literal["efron", "breslow"]
 
 
 class Subjects(NamedTuple):
-    """Subjects of one stratum.
+    """Subjects of one stratum, each at risk on (entry, time]; equal times are tied."""
 
-    Attributes:
-        x: Covariates, shape (n, d), finite.
-        time: Times of exit, shape (n,), > 0. Times are tied if they are equal to the last digit.
-        event: Whether the subject left by an event, shape (n,); otherwise it was censored.
-        entry: Times of entry, shape (n,), below ``time``: a subject is at risk on (entry, time].
-            None: from the beginning.
-        weights: Shape (n,), at least 0. None: 1.
-    """
-
-    x: Array
-    time: Array
-    event: Bools
-    entry: Array | None = None
-    weights: Array | None = None
+    x: Array  # covariates, shape (n, d), finite
+    time: Array  # times of exit, shape (n,), > 0
+    event: Bools  # whether they left by an event, shape (n,); otherwise they were censored
+    entry: Array | None = None  # times of entry, shape (n,), below ``time``; None: always there
+    weights: Array | None = None  # shape (n,), at least 0; None: 1
 
 
 class Sums(NamedTuple):
-    """The log partial likelihood of one stratum or more, and its derivatives.
+    """The log partial likelihood of one stratum or more, and its derivatives."""
 
-    Attributes:
-        loglik: Minus infinity where it cannot be computed.
-        score: Its gradient, shape (d,).
-        information: Minus its Hessian, shape (d, d).
-        events: Number of events of positive weight.
-        third: Minus its third derivative, shape (d, d, d), of which Firth's penalty is made; None
-            if it was not asked for.
-    """
-
-    loglik: float
-    score: Array
-    information: Array
-    events: float
-    third: Array | None = None
+    loglik: float  # minus infinity where it cannot be computed
+    score: Array  # its gradient, shape (d,)
+    information: Array  # minus its Hessian, shape (d, d)
+    events: float  # number of events of positive weight
+    third: Array | None = None  # minus its third derivative, (d, d, d); None: not asked for
 
 
 class RiskSets(NamedTuple):
-    """A stratum with its subjects at risk found, for any number of coefficients.
+    """The n subjects of a stratum that are ever at risk at one of the T times of events.
 
-    Attributes:
-        x: Centered covariates of the n subjects that are ever at risk at an event, shape (n, d).
-        center: What was subtracted of them, shape (d,).
-        weights: Shape (n,), > 0.
-        event: Shape (n,).
-        at: The T different times of events, ascending.
-        first, last: A subject is at risk at the times ``at[first:last]``, shape (n,).
-        term: Index in ``at`` of each term of the log-likelihood, shape (K,).
-        share: s of each term.
-        mass: c of each term, > 0.
+    A subject is at risk at the times ``at[first:last]``. The log-likelihood has K terms.
     """
 
-    x: Array
-    center: Array
-    weights: Array
-    event: Bools
-    at: Array
-    first: Ints
-    last: Ints
-    term: Ints
-    share: Array
-    mass: Array
+    x: Array  # centered covariates, shape (n, d)
+    center: Array  # what was subtracted of them, shape (d,)
+    weights: Array  # shape (n,), > 0
+    event: Bools  # shape (n,)
+    at: Array  # the different times of events, ascending, shape (T,)
+    first: Ints  # shape (n,)
+    last: Ints  # shape (n,)
+    term: Ints  # index in ``at`` of each term, shape (K,)
+    share: Array  # s of each term
+    mass: Array  # c of each term, > 0
 
     def over(self, values: Array) -> Array:
         """Sums of subjects' values, (n, ...), over risk sets, (T, ...)."""

@@ -2,34 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from engram.core.arrays import Array, Bools, Ints, unmasked
+from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
 from engram.scoring.survival_scores import concordant_pairs
-from engram.tables.model import weights_of
+from engram.tables.model import feature_names, finite_features, weights_of
 from engram.tables.survival.baseline import Baseline, StepFunction, baseline_hazard
 from engram.tables.survival.comparison import SiteComparison, compare_sites
 from engram.tables.survival.newton import fit
 from engram.tables.survival.partial import Subjects, Ties
 from engram.tables.survival.sharing import share
 from engram.tables.survival.site_effects import site_sums
-from engram.tables.tables import (
-    Labels,
-    check_finite,
-    check_weights,
-    codes_of,
-    distinct,
-    shown,
-    take_tasks,
-)
+from engram.tables.tables import Labels, check_weights, codes_of, distinct, shown, take_tasks
 
 _FIELDS = "fields event (truth values), time and, where subjects enter late, entry"
 
@@ -107,8 +98,7 @@ class CoxRegressor(BaseEstimator):
         if self.sharing == "adaptive":
             require(len(strata) > 1, "number of tasks", len(strata), "at least 2 to share")
             self.task_coef_ = share(site_sums(strata, self.ties), len(self.coef_)).coef
-        pairs = zip(strata, self.task_coef_, strict=True)
-        self.baselines_ = [baseline_hazard(one, coef) for one, coef in pairs]
+        self.baselines_ = list(map(baseline_hazard, strata, self.task_coef_))
         self.unique_times_ = np.unique(np.concatenate([one.time for one in self.baselines_]))
         return self
 
@@ -117,7 +107,7 @@ class CoxRegressor(BaseEstimator):
     ) -> tuple[Labels | None, list[Subjects]]:
         """Returns the tasks' labels, and their subjects."""
         X, labels = (X, None) if task is None else take_tasks(X, task, fitting=True)
-        x = self._checked(X, labels, reset=reset)
+        x = finite_features(self, X, labels, reset=reset)
         check_consistent_length(x, y)
         weights = weights_of(sample_weight, x)
         check_weights(weights)
@@ -148,15 +138,7 @@ class CoxRegressor(BaseEstimator):
     @property
     def column_names(self) -> list[str]:
         """Names of the coefficients."""
-        given = getattr(self, "feature_names_in_", None)
-        return [f"x{k}" for k in range(self.n_features_in_)] if given is None else list(given)
-
-    def _checked(self, X: Any, labels: Labels | None, *, reset: bool) -> Array:
-        check = partial(validate_data, dtype=np.float64, ensure_all_finite=False)
-        x = np.asarray(check(self, unmasked(X), reset=reset))
-        labels = np.full(len(x), "not given") if labels is None else labels
-        check_finite(x, labels, self.column_names)
-        return x
+        return feature_names(self)
 
     @own_modes()
     def predict(self, X: Any, task: Any = None) -> Array:
@@ -172,7 +154,7 @@ class CoxRegressor(BaseEstimator):
         """
         check_is_fitted(self)
         table, labels = (X, None) if task is None else take_tasks(X, task)
-        x = self._checked(table, labels, reset=False)
+        x = finite_features(self, table, labels)
         if self.sharing == "none":
             return np.asarray(x @ self.coef_)
         return np.asarray((x * self.task_coef_[self._strata(X, task, len(x))]).sum(axis=1))
@@ -237,10 +219,10 @@ def survival_target(event: Any, time: Any, entry: Any = None) -> npt.NDArray[Any
         time: Times of exit, shape (n,).
         entry: Times of entry, shape (n,): a subject is at risk on (entry, time].
     """
-    columns = [event, time] if entry is None else [event, time, entry]
-    kinds = [("event", bool), ("time", np.float64), ("entry", np.float64)]
-    found = np.empty(len(event), dtype=kinds[: len(columns)])
-    for name, values in zip(found.dtype.names or (), columns, strict=True):
+    given = {"event": event, "time": time} | ({} if entry is None else {"entry": entry})
+    kinds = [(name, bool if name == "event" else np.float64) for name in given]
+    found = np.empty(len(event), dtype=kinds)
+    for name, values in given.items():
         found[name] = values
     return found
 
@@ -271,7 +253,5 @@ def read_target(y: Any) -> tuple[Array, Bools, Array | None]:
 
 def split_strata(subjects: Subjects, codes: Ints) -> list[Subjects]:
     """Splits subjects by stratum; ``codes`` number the strata from 0, none is empty."""
-    order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes))[:-1]
-    parts = [[None] * (len(ends) + 1) if a is None else np.split(a[order], ends) for a in subjects]
-    return [Subjects(*part) for part in zip(*parts, strict=True)]
+    masks = [codes == code for code in range(int(codes.max()) + 1)]
+    return [Subjects._make(None if a is None else a[m] for a in subjects) for m in masks]

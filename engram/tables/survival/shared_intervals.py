@@ -15,22 +15,16 @@ from scipy.special import ndtri
 from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.tables.intervals import Intervals
-from engram.tables.survival.site_effects import SiteEffects, independent_columns
+from engram.tables.survival.newton import independent_columns
+from engram.tables.survival.site_effects import SiteEffects
 
 
 class SharedIntervals(NamedTuple):
-    """The stratified fit with two intervals of each coefficient.
+    """The stratified fit with two intervals of each coefficient."""
 
-    Attributes:
-        coef: Shape (d,).
-        weighted_mean: Of the weighted mean of the sites.
-        all_but_one: Of what all sites share, but for one at most; infinite where a single site
-            determines the coefficient.
-    """
-
-    coef: Array
-    weighted_mean: Intervals
-    all_but_one: Intervals
+    coef: Array  # shape (d,)
+    weighted_mean: Intervals  # of the weighted mean of the sites
+    all_but_one: Intervals  # of what all sites but one at most share; infinite if one determines it
 
 
 def shared_intervals(effects: SiteEffects, *, level: float = 0.95) -> SharedIntervals:

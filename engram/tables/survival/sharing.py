@@ -18,47 +18,29 @@ import numpy as np
 from engram.core.arrays import Array, Bools
 from engram.tables.adaptive import adapt
 from engram.tables.heterogeneity import REACH
-from engram.tables.random_effects import Prior, confirm, free_variance, posterior
+from engram.tables.random_effects import Posterior, Prior, Usual, posterior, settle
 from engram.tables.site import Rows
-from engram.tables.survival.newton import SumsAt
+from engram.tables.survival.newton import SumsAt, square_root
 from engram.tables.survival.partial import Sums, total
-from engram.tables.survival.site_effects import (
-    SiteEffects,
-    fit_effects,
-    posterior_mode,
-    square_root,
-)
+from engram.tables.survival.site_effects import SiteEffects, fit_effects, posterior_mode
 
 _PASSES: Final = 20  # over scatter, and over who is apart
-_SAME: Final = 1e-6  # relative changes of variances that are none
 
 
 class Scatter(NamedTuple):
-    """The shared model, as a server sends it to all sites; arrays of shape (d,).
+    """The shared model, as a server sends it to all sites; arrays of shape (d,)."""
 
-    Attributes:
-        center: The shared coefficients.
-        variance: Of the sites' true coefficients around it; 0: they are alike.
-        middle: From which it counts who is apart.
-        unit: Squared coefficient of a column that is standardized among those at risk.
-    """
-
-    center: Array
-    variance: Array
-    middle: Array
-    unit: Array
+    center: Array  # the shared coefficients
+    variance: Array  # of the sites' true coefficients around it; 0: they are alike
+    middle: Array  # from which it counts who is apart
+    unit: Array  # squared coefficient of a column that is standardized among those at risk
 
 
 class Sharing(NamedTuple):
-    """Personal coefficients of all sites.
+    """Personal coefficients of all sites."""
 
-    Attributes:
-        coef: Shape (M, d).
-        effects: The stratified fit with those apart as ``separate``; its ``center`` is shared.
-    """
-
-    coef: Array
-    effects: SiteEffects
+    coef: Array  # shape (M, d)
+    effects: SiteEffects  # the fit with those apart as ``separate``; its ``center`` is shared
 
 
 def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
@@ -107,24 +89,17 @@ def estimate_scatter(effects: SiteEffects, confirmed: Bools) -> Scatter:
 
 def personalize(sums_at: SumsAt, scatter: Scatter) -> tuple[Array, Bools]:
     """Computes a site's personal coefficients, which stay there, and which are apart."""
-    center, variance, middle, unit = scatter
-    base = prior = Prior(center, variance)
 
-    def deviance(own: Prior) -> float:
-        return -2 * posterior_mode(sums_at, own)[1].loglik
-
-    for _ in range(_PASSES):
+    def posterior_by(prior: Prior, sigma: float = 1.0) -> Posterior:
         mode, sums = posterior_mode(sums_at, prior)
-        found = posterior(_working_rows(sums, mode), prior, family="linear")
-        far = np.abs(center + found.gap - middle) > REACH * np.sqrt(found.variance + variance)
-        # As of counts, of which a partial likelihood is a profile.
-        standard = Prior(center, variance / unit)
-        wide = free_variance(found.gap / np.sqrt(unit), standard, "poisson") * unit
-        apart = confirm(deviance, base, wide, far, reach=REACH)
-        before, prior = prior, Prior(center, np.where(apart, wide, variance))
-        if np.allclose(prior.variance, before.variance, _SAME, 0):
-            break
-    return posterior_mode(sums_at, prior)[0], apart
+        found = posterior(_working_rows(sums, mode), prior, family="linear", sigma=sigma)
+        return found._replace(coef=mode, deviance=-2 * sums.loglik)
+
+    center, variance, middle, unit = scatter
+    given = posterior_by, Prior(center, variance), middle - center, Usual(1.0, np.inf)
+    # As of counts, of which a partial likelihood is a profile.
+    found, apart, _ = settle(*given, family="poisson", reach=REACH, most=unit)
+    return found.coef, apart
 
 
 def _working_rows(sums: Sums, coef: Array) -> Rows:

@@ -8,19 +8,15 @@ needs no more than a site's ``Sums``.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.tables.random_effects import Prior
-from engram.tables.site import Rows
 from engram.tables.survival.newton import SumsAt, maximize
 from engram.tables.survival.partial import Subjects, Sums, Ties, likelihood_sums, risk_sets
-from engram.tables.tables import dependent_columns
-
-_FLAT: Final = 1e-10  # eigenvalue of an information scaled to diagonal 1 that is 0
 
 
 def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> list[SumsAt]:
@@ -34,50 +30,23 @@ def posterior_mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
     precision = 1 / prior.variance[free]
 
     def penalized(part: Array) -> Sums:
-        at, gap = prior.center.copy(), part - prior.center[free]
-        at[free] = part
-        loglik, score, information, *_ = sums_at(at)
-        return Sums(
-            loglik - float(gap @ (precision * gap)) / 2,
-            score[free] - precision * gap,
-            information[np.ix_(free, free)] + np.diag(precision),
-            1.0,
-        )
+        mode[free], gap = part, part - prior.center[free]
+        loglik, score, information, *_ = sums_at(mode)
+        information = information[np.ix_(free, free)] + np.diag(precision)
+        score = score[free] - precision * gap
+        return Sums(loglik - float(gap @ (precision * gap)) / 2, score, information, 1.0)
 
     if free.any():
         mode[free] = maximize(penalized, mode[free]).coef
     return mode, sums_at(mode)
 
 
-def square_root(information: Array) -> Array:
-    """Returns R, shape (d, d), with ``R' R`` the information, without its flat directions."""
-    scale = np.sqrt(np.maximum(np.diag(information), np.finfo(np.float64).tiny))
-    values, vectors = np.linalg.eigh(information / scale[:, None] / scale)
-    values = np.where(values > _FLAT, values, 0.0)
-    return np.asarray(np.sqrt(values)[:, None] * vectors.T * scale)
-
-
-def independent_columns(information: Array) -> tuple[Ints, Bools]:
-    """Returns columns that span all, and a mask of those that the information determines."""
-    d = len(information)
-    dependent = dependent_columns([Rows(square_root(information), np.zeros(d))], intercept=False)
-    determined = np.ones(d, dtype=bool)
-    determined[[k for one in dependent for k in (one.column, *one.others)]] = False
-    return np.setdiff1d(np.arange(d), [one.column for one in dependent]), determined
-
-
 class SiteEffects(NamedTuple):
-    """The maximum of the stratified partial likelihood.
+    """The maximum of the stratified partial likelihood."""
 
-    Attributes:
-        coef: Each site's coefficients, shape (M, d).
-        separate: Those that belong to one site, shape (M, d); others are the same for all sites.
-        sums: Each site's sums at its coefficients.
-    """
-
-    coef: Array
-    separate: Bools
-    sums: Sequence[Sums]
+    coef: Array  # each site's coefficients, shape (M, d)
+    separate: Bools  # those that belong to one site, shape (M, d); all sites share the others
+    sums: Sequence[Sums]  # each site's sums at its coefficients
 
     @property
     def center(self) -> Array:
@@ -111,19 +80,20 @@ def fit_effects(
     """
     require(not separate.all(axis=0).any(), "separate", "all", "False at a site of each column")
     place, d = positions(separate), separate.shape[1]
-    theta = np.zeros(d + int(separate.sum()))
-    names = [f"x{k}" for k in range(d)] if names is None else names
+    names = names or [f"x{k}" for k in range(d)]
     owners = [f"{names[k]} of site {m}" for m, k in np.argwhere(separate)]
+    theta = np.zeros(d + len(owners))
     if start is not None:
         theta = np.append(start.center, start.coef[separate])
 
     def each(theta: Array) -> list[Sums]:
         return [sums_at(theta[at]) for sums_at, at in zip(sites, place, strict=True)]
 
-    names, separated = [*names, *owners], bool(separate.any())
+    def joint(theta: Array) -> Sums:
+        return joint_sums(each(theta), place)
+
     # A site's own group without an event ends nothing.
-    found = maximize(lambda at: joint_sums(each(at), place), theta, names, endless=separated)
-    theta = found.best
+    theta = maximize(joint, theta, [*names, *owners], endless=bool(owners)).best
     return SiteEffects(theta[place], separate, each(theta))
 
 

@@ -10,7 +10,6 @@ d <- veteran
 d$time <- pmin(ceiling(d$time / 30), 12)
 d$status[veteran$time > 360] <- 0
 fit <- survfit(Surv(time, status) ~ 1, d, conf.type = "log-log")
-plain <- survfit(Surv(time, status) ~ 1, d, conf.type = "plain")
 mean5 <- summary(fit, rmean = 5)$table
 ranks <- survdiff(Surv(time, status) ~ celltype, d)
 within <- survdiff(Surv(time, status) ~ trt + strata(celltype), d)
@@ -30,8 +29,6 @@ out("at", fit$time)
 out("greenwood", fit$std.err^2)
 out("low", fit$lower)
 out("high", fit$upper)
-out("plain_low", plain$lower)
-out("plain_high", plain$upper)
 out("hazard", fit$cumhaz)
 out("hazard_variance", fit$std.chaz^2)
 out("rmean", c(mean5["rmean"], mean5["se(rmean)"]))
