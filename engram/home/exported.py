@@ -144,8 +144,7 @@ class Package(NamedTuple):
         Raises:
             Refused: If it cannot be written, or the format cannot hold it.
         """
-        onnx = format_ == "onnx"
-        data = to_onnx(self.module, self.exported.kind) if onnx else self.weights
+        data = to_onnx(self.module, self.exported.kind) if format_ == "onnx" else self.weights
         sums = {"format": format_, "sha256": hashlib.sha256(data).hexdigest()}
         about = json.dumps(summed(self.exported.to_json() | sums), indent=2)
         texts = {"card.md": self.card} | ({"coefficients.csv": self.table} if self.table else {})

@@ -191,10 +191,7 @@ def verified_release(folder: Path, keys: Path) -> Release:
         )
     for site in found.sites:
         if site.client not in parties or fingerprint(parties[site.client]) != site.key:
-            raise Refused(
-                f"{place / 'registry'} has no such key of client-{site.client}: take the registry "
-                "of when the record was begun; if its key is new since, begin a new one"
-            )
+            raise Refused(f"{place / 'registry'} has no such key of client-{site.client}")
         verify(
             site.client, bytes.fromhex(site.signature), _words(found.run, site), parties.__getitem__
         )

@@ -115,8 +115,7 @@ class Policy(Settings):
     @property
     def digest(self) -> str:
         """SHA-256 of all rules, as sorted JSON."""
-        rules = self.model_dump(mode="json", by_alias=True)
-        return hashlib.sha256(sorted_json(rules)).hexdigest()
+        return hashlib.sha256(sorted_json(self.model_dump(mode="json", by_alias=True))).hexdigest()
 
 
 USUAL: Final = Policy.model_validate({})  # the policy of a site that has no file

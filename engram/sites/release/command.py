@@ -89,11 +89,11 @@ def _show(folder: Path, keys: Path | None) -> None:
     _say_run(found.run)
     for site in found.sites:
         _say_part(site)
-    if not keys:
-        say("shown as it is, not verified: next: --sign CLIENT_FOLDER, or --verify DIR")
-        return
-    (first, *_) = read_certificates(keys / "ca.crt")
-    say(f"whole: signed by {len(found.sites)} sites; authority {authority_fingerprint(first)}")
+    if keys:
+        (first, *_) = read_certificates(keys / "ca.crt")
+        say(f"whole: signed by {len(found.sites)} sites; authority {authority_fingerprint(first)}")
+    else:
+        say("not verified; next: engram release with --sign CLIENT_FOLDER, or --verify DIR")
 
 
 def _say_run(run: RunPart) -> None:

@@ -32,8 +32,7 @@ def begin_release(
     For the arguments see ``RunPart``; without ``audit`` it is the run's own, if there is one.
 
     Raises:
-        Refused: The run is not finished, a client that took part has no key, or a file cannot be
-            read or written.
+        Refused: The run is not finished, a client has no key, or a file cannot be read or written.
     """
     out = folder / RELEASE
     if (out / RECORD).exists():
