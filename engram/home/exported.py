@@ -134,8 +134,7 @@ class Package(NamedTuple):
     @property
     def weights(self) -> bytes:
         """The model's arrays, as a ``.safetensors`` file has them."""
-        state = self.module.state_dict().items()
-        # Copies, since layers may share some, which the format does not know.
+        state = self.module.state_dict().items()  # copied: layers may share some, files cannot
         return tensors_to_bytes({name: leaf.detach().clone() for name, leaf in state})
 
     def write(self, folder: Path, format_: Format) -> None:

@@ -61,8 +61,7 @@ def release(
     chosen = [one for one in (federation, sign, join, verify) if one]
     if len(chosen) > 1:
         raise Refused("release takes one of --federation, --sign, --join and --verify")
-    path = Path(run)
-    found = path.parent if path.name == RECORD else find_run(run)
+    found = Path(run).parent if Path(run).name == RECORD else find_run(run)
     if federation:
         if not requester:
             raise Refused("--requester must say who asks for the release, and for what project")
