@@ -294,7 +294,8 @@ def export(
     chosen, root = work.check_format(format_), _root(folder, state)
     if not (place := root / training).is_dir():
         raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
-    package = work.remembered_package(work.read_training(place), client, _store(place, memory_key))
+    store = _store(place, memory_key)
+    package = work.remembered_package(work.read_training(place), client, store, release)
     _audit(folder, state).append(line, trained=False)
     package.write(out, chosen)
     say(f"{out}: model of client {client}; next: engram predict {out} ROWS")

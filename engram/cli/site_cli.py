@@ -115,7 +115,7 @@ def policy(
     told = ", ".join(f"{key}={value}" for key, value in given.items()) or "the defaults"
     if accept:
         Audit(where / AUDIT).append({"kind": "policy", "why": told}, trained=False)
-    say(f"in force: {told}")
+    say(f"in force: {told}", f"digest: {rules.digest}")
     if waits:
         command = f"engram policy {shlex.quote(str(folder))} --accept"
         raise RunStopped(f"{'; '.join(waits)}: {command} puts them in force")

@@ -131,17 +131,19 @@ class Package(NamedTuple):
     notes: Sequence[str] = ()
     table: str = ""
 
+    @property
+    def weights(self) -> bytes:
+        """The model's arrays, as a ``.safetensors`` file has them."""
+        state = self.module.state_dict().items()  # copied: layers may share some, files cannot
+        return tensors_to_bytes({name: leaf.detach().clone() for name, leaf in state})
+
     def write(self, folder: Path, format_: Format) -> None:
         """Writes all of it into a folder, which is made: ``model.json`` comes last.
 
         Raises:
             Refused: If it cannot be written, or the format cannot hold it.
         """
-        if format_ == "onnx":
-            data = to_onnx(self.module, self.exported.kind)
-        else:  # copies, since layers may share some, which the format does not know
-            state = self.module.state_dict().items()
-            data = tensors_to_bytes({name: leaf.detach().clone() for name, leaf in state})
+        data = to_onnx(self.module, self.exported.kind) if format_ == "onnx" else self.weights
         sums = {"format": format_, "sha256": hashlib.sha256(data).hexdigest()}
         about = json.dumps(summed(self.exported.to_json() | sums), indent=2)
         texts = {"card.md": self.card} | ({"coefficients.csv": self.table} if self.table else {})

@@ -10,11 +10,10 @@ from engram.client.memory import MemoryStore, RamStore
 from engram.core.checks import must
 from engram.core.types import Params
 from engram.data.clients import shown_name
-from engram.data.digests import file_sha256
 from engram.data.lazy import RowNumbers
 from engram.data.schema.columns import Kind
 from engram.runs.checkpoints import Checkpoint
-from engram.runs.release import RECORD, RELEASE
+from engram.runs.release import RELEASE, release_line
 from engram.runs.run import Run
 from engram.settings.base import Families
 from engram.settings.errors import DataError, Names, Refused, few_names
@@ -104,8 +103,7 @@ class Learned:
             "engine": config["engine"],
             "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
         }
-        if (release := record.folder / RELEASE / RECORD).is_file():
-            made["release"] = f"its record's SHA-256 is {file_sha256(release)}"
+        made |= release_line(record.folder / RELEASE)
         why, now = record.other_rows, "what is said of rows is true of those that are there now."
         about = self.experiment, what, name, record.settings, config["sources"][-1], made
         notes = [f"{why}: {now}"] if why else []

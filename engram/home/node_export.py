@@ -1,6 +1,7 @@
 """Exports the model that serves a client of a node, without the coordinator."""
 
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 from engram.client.disk_memory import DiskStore
@@ -18,6 +19,7 @@ from engram.home.exported import Package
 from engram.home.learned import Learned, Origin, models_of
 from engram.home.run_models import LearnedNetworks
 from engram.home.serving import served_of
+from engram.runs.release import release_line
 from engram.settings.errors import UNNAMED, DataError, Names, Refused
 from engram.tables.federation.models import LearnedTables
 from engram.wire.tensors import difference
@@ -42,7 +44,10 @@ class Remembered(Learned):
         Refused: If nothing is kept of the client.
     """
 
-    def __init__(self, training: Training, client: int, store: DiskStore) -> None:
+    def __init__(
+        self, training: Training, client: int, store: DiskStore, release: Path | None = None
+    ) -> None:
+        self._release = release
         self.training, self.client, self._folder = training, client, store.folder
         self.experiment = training.experiment
         scored = read_scored(store, client)
@@ -88,7 +93,8 @@ class Remembered(Learned):
             str(client),
             settings,
             training.source,
-            {"run": f"{training.run or self._folder.name}, after round {last}"},
+            {"run": f"{training.run or self._folder.name}, after round {last}"}
+            | release_line(self._release),
             rows or f"{e.source.described}: rows of client {client}, and others'",
             None if e.is_private else {},  # only the coordinator knows how much was spent
             notes + [_OTHER_ROWS] * training.has_other_rows,
@@ -167,8 +173,10 @@ class _Tables(Remembered, LearnedTables):
         return self.training.tables(self.client)
 
 
-def remembered_package(training: Training, client: int, store: DiskStore) -> Package:
-    """Returns the model that serves a client of a node, with its card.
+def remembered_package(
+    training: Training, client: int, store: DiskStore, release: Path | None = None
+) -> Package:
+    """Returns the model that serves a client of a node, with its card, which names a release.
 
     Raises:
         Refused: If nothing is kept of the client, or only a part of its model; or its rows are
@@ -176,4 +184,4 @@ def remembered_package(training: Training, client: int, store: DiskStore) -> Pac
     """
     e = training.experiment
     opened = _Networks if e.own.trains_network else _Tables
-    return models_of(e).package(opened(training, client, store), client)
+    return models_of(e).package(opened(training, client, store, release), client)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ConfigDict, Field, StringConstraints
 
+from engram.data.digests import file_sha256
 from engram.data.file_models import Count, Figure, Stored, of_kind
 from engram.guards.secure.registry import is_signed
 from engram.guards.secure.signatures import sign, verify
@@ -97,6 +98,7 @@ class SitePart(_Strict):
     approvals: dict[str, Literal["", "approved", "refused"]] = Field(
         description="its answers, by the digest of all that was asked for"
     )
+    trained: list[str] = Field(description="first and last day of its training, in UTC")
     rounds: Count = Field(description="answers of training, by its log")
     rows: _Range = Field(description="training rows: least and most")
     events: dict[str, _Range] = Field(description="training rows by class; empty of values")
@@ -170,7 +172,8 @@ def verified_release(folder: Path, keys: Path) -> Release:
         Refused: A site has not signed, the record is not what it has signed, or the authority has
             not signed the registry of keys.
     """
-    found, place = read_release(folder), keys if own_registry(keys) else folder
+    found, alone = read_release(folder), own_registry(folder) and not own_registry(keys)
+    place = folder if alone else keys
     if not is_signed(own_registry(place), read_certificates(keys / "ca.crt")):
         raise Refused(
             f"{place / 'registry'} must be signed by the authority of {keys / 'ca.crt'}: take it "
@@ -180,10 +183,11 @@ def verified_release(folder: Path, keys: Path) -> Release:
     wanted = sorted(int(client) for client, rounds in found.run.participation.items() if rounds)
     there = [site.client for site in found.sites]
     if there != wanted or not wanted:
-        named = few_names([f"client-{n}" for n in sorted({*wanted} ^ {*there})])
+        lack = sorted({*wanted} - {*there})
+        named = few_names([f"client-{n}" for n in lack]) or "another, or one twice"
         raise Refused(
             f"{folder / RECORD} must be signed by each client that took part, once, and by no "
-            f"other: see {named or 'their order'}; a site signs by engram release --sign FOLDER"
+            f"other: {named} has {'not ' * bool(lack)}signed: engram release --sign FOLDER"
         )
     for site in found.sites:
         if site.client not in parties or fingerprint(parties[site.client]) != site.key:
@@ -218,6 +222,13 @@ def model_digests(record: Run) -> dict[str, str]:
                 raise Refused(f"{path} is damaged: {error}") from error
             found |= {f"{inside}/{name}": digest for name, digest in digests.items()}
     return found
+
+
+def release_line(release: Path | None) -> dict[str, str]:
+    """Returns the line of a card about a release, by heading; empty if there is none."""
+    if release is None or not (path := release / RECORD).is_file():
+        return {}
+    return {"release": f"its record's SHA-256 is {file_sha256(path)}"}
 
 
 def check_released(record: Run) -> None:

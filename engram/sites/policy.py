@@ -14,6 +14,7 @@ file tightens hold at once; where it drops or loosens one, as a file that was cu
 former rule holds until the site accepts the change. A file that is gone opens nothing.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -30,7 +31,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from engram.core.checks import require
 from engram.settings.errors import Refused, few_names, one_line
 from engram.settings.fields import Float, Int, Settings, key_of, nearest, wrong_values
-from engram.settings.files import read_json, refusing, replace_file
+from engram.settings.files import read_json, refusing, replace_file, sorted_json
 from engram.settings.settings_files import read_settings
 from engram.wire.checksums import checked, summed
 
@@ -110,6 +111,11 @@ class Policy(Settings):
     release: bool = Field(
         False, description="whether models are exported only with a release that all sites sign"
     )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all rules, as sorted JSON."""
+        return hashlib.sha256(sorted_json(self.model_dump(mode="json", by_alias=True))).hexdigest()
 
 
 USUAL: Final = Policy.model_validate({})  # the policy of a site that has no file

@@ -41,7 +41,7 @@ def test_the_shown_commands_sign_files_and_notice_a_change(tmp_path):
 def test_the_shown_collector_reads_what_a_log_line_has(monkeypatch):
     text = (source_root() / "docs" / "security.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
-    parser, move = yaml.safe_load(block)["receivers"]["filelog"]["operators"]
+    parser, move = yaml.safe_load(block)["receivers"]["file_log"]["operators"]
     monkeypatch.setenv(VARIABLE, "json")
     record = logging.LogRecord("flwr.engram", logging.WARNING, "", 0, "left %s", ("out",), None)
     line = json.loads(Lines().format(record))

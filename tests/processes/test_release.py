@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 
 def test_the_documented_release_is_signed_and_verified(tmp_path, engram):
     text = (source_root() / "docs" / "release.md").read_text(encoding="utf-8")
-    begin, sign, *rest = re.findall(r"^\$ engram (.*)$", text, re.MULTILINE)
+    begin, show, sign, *rest = re.findall(r"^\$ engram (.*)$", text, re.MULTILINE)
     (tmp_path / "sbom.json").write_text("{}")
     (tmp_path / "audit.json").write_text('{"verdict": ["No attack here reconstructs rows."]}')
     there = LoopbackFederation(tmp_path / "fed", clients=3)
@@ -34,6 +34,7 @@ def test_the_documented_release_is_signed_and_verified(tmp_path, engram):
     assert engram(*shlex.split(begin))[0] == 0
     for client in range(3):  # at each site, on a copy that comes back
         shutil.copytree("runs/fed/release", "release")
+        assert engram(*shlex.split(show))[0] == 0
         status, _, err = engram(*shlex.split(sign.replace("client-0", f"client-{client}")))
         assert status == 0, err
         Path("release").rename(f"from-{client}")

@@ -153,6 +153,7 @@ def test_a_release_says_what_its_models_rest_on_and_is_verified_by_keys_alone(
         least = {"least-rows": 1, "least-drawn": 2, "least-count": 7, "secure": 0}
         assert site["least"] == least
         assert site["rounds"] == ROUNDS
+        assert site["trained"] == [line["time"][:10] for line in (charges[0], charges[-1])]
     assert [*first["approvals"].values()] == ["approved"]
     assert (first["must-approve"], second["must-approve"], second["approvals"]) == (True, False, {})
     assert first["policy"] != second["policy"] == third["policy"]
@@ -223,6 +224,10 @@ def test_keys_of_another_authority_verify_nothing(tmp_path, engram, release):
     done(engram("init-federation", "other", "--clients", 3))
     other, (machine, keys) = tmp_path / "other" / "server", elsewhere(release, tmp_path)
     assert "has no such key of client-0" in refused(engram("release", machine, "--verify", other))
+    (tmp_path / "empty").mkdir()
+    shutil.copy(keys / "ca.crt", "empty")
+    said = refused(engram("release", machine, "--verify", "empty"))
+    assert "empty/registry must be signed by the authority of empty/ca.crt" in said
     shutil.copy(other / "ca.crt", keys)
     said = refused(engram("release", machine, "--verify", keys))
     assert f"{keys}/registry must be signed by the authority of {keys}/ca.crt" in said
@@ -238,13 +243,18 @@ def test_without_a_release_nothing_is_exported_where_a_policy_demands_one(tmp_pa
     done(engram(*BEGIN))
     assert "has a release already" in refused(engram(*BEGIN))
     for client in range(3):  # one after the other, in the same folder
-        assert "must be signed by each client" in refused(engram(*EXPORT, "a"))
+        said = refused(engram(*EXPORT, "a"))
+        assert f"and by no other: client-{client}" in said
+        assert "not signed: engram release --sign FOLDER" in said
         said = refused(engram(*at_site, "b", "--release", "runs/fed/release"))
         assert "must be signed by each client" in said
         done(engram("release", "runs/fed", "--sign", f"fed/client-{client}"))
     done(engram(*EXPORT, "a"))
     done(engram(*at_site, "b", "--release", "runs/fed/release"))
-    assert sha256(run.folder / RELEASE / "release.json") in (tmp_path / "a/card.md").read_text()
+    for card in ("a/card.md", "b/card.md"):
+        assert sha256(run.folder / RELEASE / "release.json") in (tmp_path / card).read_text()
+    hashes = contents(run.folder / RELEASE)["run"]["hashes"]
+    assert hashes["common/model.safetensors"] == sha256(tmp_path / "a/model.safetensors")
     for memory in (tmp_path / "fed/client-1/state/memory").rglob("*.memory"):
         memory.write_bytes(memory.read_bytes() + b" ")  # as another round would
     said = refused(engram(*at_site, "c", "--release", "runs/fed/release"))
@@ -258,6 +268,12 @@ def test_without_a_release_nothing_is_exported_where_a_policy_demands_one(tmp_pa
 
 
 def test_a_site_signs_nothing_that_its_node_knows_otherwise(tmp_path, engram, run):
+    (tmp_path / "config.json").write_text('{"settings": {}}')
+    said = refused(engram(*BEGIN, "--audit", "config.json"))
+    assert "config.json must be the audit.json of an engram audit" in said
+    done(engram("init-federation", "two", "--clients", 2))  # one of which serves two clients
+    said = refused(engram("release", *BEGIN[1:3], "two/server", *BEGIN[4:]))
+    assert "two/server/registry, and client-2 has none: a node of several clients" in said
     done(engram(*BEGIN))
     sign, folder = ("release", "runs/fed", "--sign", "fed/client-2"), run.folder / RELEASE
     whole = contents(folder)
@@ -281,7 +297,10 @@ def test_a_site_signs_nothing_that_its_node_knows_otherwise(tmp_path, engram, ru
     write(tmp_path / "copy", {"run": whole["run"] | {"requester": "Dr Ames"}, "sites": []})
     said = refused(engram("release", "runs/fed", "--join", "copy"))
     assert "releases must be copies of one record" in said
-    assert "takes one of --federation" in refused(engram("release", "runs/fed"))
+    shown = done(engram("release", folder / "release.json"))  # which a person reads, and then signs
+    assert shown.startswith("training ")
+    assert "not verified" in shown
+    assert "takes one of --federation" in refused(engram(*sign, "--verify", "copy"))
 
 
 def test_numbers_of_rows_are_ranges_and_the_published_schema_is_that_of_the_records():

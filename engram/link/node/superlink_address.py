@@ -83,7 +83,9 @@ class Way:
         least = least_key(told)
         if (serial := proven_serial(least, self.roots())) > self._serial:
             self._serial = serial
-            _log.info("the server has a new key: from the next connection on, none before it")
+            _log.info(
+                "the server has a new key: from the next connection on, the former is refused"
+            )
             self._write(LEAST, lambda: least)
 
     def _move(self, told: Told) -> None:

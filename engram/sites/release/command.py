@@ -9,6 +9,7 @@ from engram.cli.options import RunName, State, option
 from engram.cli.site_cli import state_of
 from engram.link.keys import authority_fingerprint, read_certificates
 from engram.runs.release import (
+    RECORD,
     RELEASE,
     RunPart,
     SitePart,
@@ -54,12 +55,13 @@ def release(
 ) -> None:
     """Make, sign or verify the record of what a run's models rest on.
 
-    RUN is a run's folder, or that of a release, which its sites get.
+    RUN is a run's folder, or that of a release, which its sites get, or a release.json. Without an
+    option the record is shown, and not verified.
     """
     chosen = [one for one in (federation, sign, join, verify) if one]
-    if len(chosen) != 1:
+    if len(chosen) > 1:
         raise Refused("release takes one of --federation, --sign, --join and --verify")
-    found = find_run(run)
+    found = Path(run).parent if Path(run).name == RECORD else find_run(run)
     if federation:
         if not requester:
             raise Refused("--requester must say who asks for the release, and for what project")
@@ -77,17 +79,20 @@ def release(
         whole = joined([read_release(each) for each in (folder, *join)])
         write_release(folder, whole)
         say(f"{folder}: signed by {len(whole.sites)} sites")
-    elif verify:
-        _verify(folder, verify)
+    else:
+        _show(folder, verify)
 
 
-def _verify(folder: Path, keys: Path) -> None:
-    found = verified_release(folder, keys)
+def _show(folder: Path, keys: Path | None) -> None:
+    found = verified_release(folder, keys) if keys else read_release(folder)
     _say_run(found.run)
     for site in found.sites:
         _say_part(site)
-    (first, *_) = read_certificates(keys / "ca.crt")
-    say(f"whole: signed by {len(found.sites)} sites; authority {authority_fingerprint(first)}")
+    if keys:
+        (first, *_) = read_certificates(keys / "ca.crt")
+        say(f"whole: signed by {len(found.sites)} sites; authority {authority_fingerprint(first)}")
+    else:
+        say("not verified; next: engram release with --sign CLIENT_FOLDER, or --verify DIR")
 
 
 def _say_run(run: RunPart) -> None:

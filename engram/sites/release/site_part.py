@@ -1,6 +1,5 @@
 """The part of a release record about a site, which the site makes of its node's state and signs."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,6 @@ from engram.runs.release import (
 )
 from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import Experiment
-from engram.settings.files import sorted_json
 from engram.sites.approvals import APPROVALS, requests
 from engram.sites.audit import AUDIT, RELEASED, Audit, stamp
 from engram.sites.ledger import LEDGER, Ledger
@@ -71,10 +69,11 @@ def sign_release(release: Path, folder: Path, state: Path) -> SitePart:
         **stamp(now()),
         "asked-by": node.superlink,
         "source": training.source,
-        "policy": hashlib.sha256(sorted_json(rules_by_key)).hexdigest(),
+        "policy": rules.digest,
         "least": {key: rules_by_key[key] for key in _LEAST},
         "must-approve": rules.approval,
         "approvals": {one.terms: one.answer for one in asked},
+        "trained": [work[0]["time"][:10], work[-1]["time"][:10]],
         "rounds": len(work),
         "rows": rows,
         "events": {name: row_range(n, least) for name, n in counted.items() if name},
