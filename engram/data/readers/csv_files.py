@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from pyarrow import csv as arrow
 from engram.data.readers.text_columns import TextColumns
 from engram.data.schema.cells import GROUPED, NUMBER
 from engram.data.schema.columns import File, Schema
+from engram.data.schema.kinds import may_be_grouped
 from engram.data.schema.typed import is_plain
 from engram.settings.errors import DataError, few_names, one_line
 from engram.settings.files import open_file
@@ -49,12 +50,11 @@ def read_frame(path: Path, file: File, schema: Schema, only: Collection[str] = (
     """Reads a text file as a data frame: columns of numbers alone are float64, others are texts.
 
     Numbers are as programs write them, unless the schema says something else; NaN where a cell is
-    empty. For the rest see ``read_csv``.
+    empty. Those that may have points between thousands are texts. For the rest see ``read_csv``.
     """
     file, names, skip, rows = _opened(path, file)
     there = [name for name in names if name in only or not only]
-    asked = {name for name in _grouped(names, rows) if not schema.column(name).kind}
-    plain = [is_plain(schema.column(name)) and name not in asked for name in there]
+    plain = [is_plain(schema.column(name)) for name in there]
     found = TextColumns(plain)
     with _reading(path, file) as opened:
         simple = there == names and file.encoding.startswith("utf-8")
@@ -65,7 +65,14 @@ def read_frame(path: Path, file: File, schema: Schema, only: Collection[str] = (
         for name in [there[k] for k in found.lost]:
             texts = _arrow(opened, file, names, skip, [name]).read_all()[name]
             found.texts[there.index(name)] = texts.chunks
-    return found.frame(there)
+        frame = found.frame(there)
+        first = dict(zip(names, zip(*rows, strict=False), strict=False))
+        some = [name for name in there if _are_grouped(first.get(name, ()))]
+        if some := [name for name in some if may_be_grouped(frame[name])]:
+            texts = _arrow(opened, file, names, skip, some).read_all().to_pandas()
+            some = [name for name in some if _are_grouped(texts[name])]
+            frame[some] = texts[some]
+    return frame
 
 
 def dialect(path: Path, file: File) -> File:
@@ -87,11 +94,9 @@ def _first_lines(path: Path, file: File) -> tuple[File, str]:
         return _separated(path, text, file), text
 
 
-def _grouped(names: list[str], rows: list[list[str]]) -> set[str]:
-    """Columns of numbers that may have points between thousands, by their first rows."""
-    cells = dict(zip(names, zip(*rows, strict=False), strict=False))
-    pointed = {name: own for name, own in cells.items() if any("." in cell for cell in own)}
-    return {name for name, own in pointed.items() if all(map(GROUPED.fullmatch, filter(None, own)))}
+def _are_grouped(cells: Iterable[str]) -> bool:
+    """Whether points of numbers, if there are any, are between thousands."""
+    return all(map(GROUPED.fullmatch, filter(None, map(str.strip, cells))))
 
 
 def _opened(path: Path, file: File) -> tuple[File, list[str], int, list[list[str]]]:

@@ -82,6 +82,13 @@ def is_measured(given: Any) -> bool:
     return not are_days(numbers[~np.isnan(numbers)])
 
 
+def may_be_grouped(given: Any) -> bool:
+    """Whether a column of pandas is numbers below 1000, some whole and others of three decimals."""
+    numbers = given.dropna().to_numpy() if given.dtype.kind == "f" else np.zeros(0)
+    some = 0 < np.count_nonzero(np.trunc(numbers) == numbers) < len(numbers)
+    return some and bool(((np.round(numbers, 3) == numbers) & (abs(numbers) < 1000)).all())
+
+
 def are_days(numbers: npt.NDArray[np.float64]) -> bool:
     """Whether all numbers may be days and months, as 24.12."""
 
@@ -199,7 +206,8 @@ def parsed(cells: Cells) -> list[dict[str, str]] | None:
         marks = {"decimal": decimal} if decimal != "." else {}
         marks |= {"thousands": thousands} if thousands else {}
         column = Column(cells.column.name, decimal=decimal, thousands=thousands)
-        there = all(any(mark in each for each in numbers) for mark in marks.values())
+        seen = thousands if thousands == "." else marks.values()
+        there = all(any(mark in each for each in numbers) for mark in seen)
         if there and all(number(column, each) is not None for each in numbers):
             found.append(unit | marks)
     return [way for way in found if way] or None
