@@ -280,7 +280,7 @@ def blanks(cells: Cells) -> Question | None:
     """Cells that differ in blanks around them alone, or texts in case or Unicode's form alone."""
     order = cells.texts[np.argsort(-cells.counts, kind="stable")]
     first = dict[str, str]()
-    meant = {text: first.setdefault(_folded(text), text) for text in map(str, order)}
+    meant = {text: first.setdefault(folded(text), text) for text in map(str, order)}
     alike = [text for text in meant if meant[text] != text] if cells.numbers is None else []
     if not (cells.blanks or alike):
         return None
@@ -292,7 +292,8 @@ def blanks(cells: Cells) -> Question | None:
     return ask(cells, looks, *choices)._replace(cells=(*shown[:3],))
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """Returns a text without what case, or Unicode's form, adds to its meaning."""
     return normalize("NFKC", text).casefold()
 
 

@@ -76,10 +76,12 @@ def test_other_files_and_dialects_are_refused(tmp_path):
         (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
         with entry(text, known), pytest.raises(DataError, match=words):
             read(path, **known)
-    path.write_text("a,died\n")
     settings = DataSettings.model_validate({"target-column": "died"})
-    with pytest.raises(DataError, match=r"t\.csv must hold some rows$"):
-        of_file(path, declare(settings))
+    again = "t.csv: row 3 has the names of the columns again"
+    for text, words in (("", r"t\.csv must hold some rows$"), ("7,1\na,died\n7,1\n", again)):
+        path.write_text(f"a,died\n{text}")
+        with entry(text), pytest.raises(DataError, match=words):
+            of_file(path, declare(settings))
 
 
 def test_a_line_of_names_that_does_not_end_is_refused(tmp_path):
