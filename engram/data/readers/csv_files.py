@@ -46,28 +46,27 @@ def read_csv(path: Path, file: File, only: Collection[str] = ()) -> pa.Table:
         return _arrow(opened, file, names, skip, only).read_all()
 
 
-def read_frame(path: Path, file: File, schema: Schema, only: Collection[str] = ()) -> Any:
+def read_frame(path: Path, file: File, schema: Schema) -> Any:
     """Reads a text file as a data frame: columns of numbers alone are float64, others are texts.
 
     Numbers are as programs write them, unless the schema says something else; NaN where a cell is
     empty. Those that may have points between thousands are texts. For the rest see ``read_csv``.
     """
     file, names, skip, rows = _opened(path, file)
-    there = [name for name in names if name in only or not only]
-    plain = [is_plain(schema.column(name)) for name in there]
+    plain = [is_plain(schema.column(name)) for name in names]
     found = TextColumns(plain)
     with _reading(path, file) as opened:
-        simple = there == names and file.encoding.startswith("utf-8")
+        simple = file.encoding.startswith("utf-8")
         if not (simple and found.add_lines(opened, file.separator, skip)):
             found = TextColumns(plain)
-            for batch in _arrow(opened, file, names, skip, there):
+            for batch in _arrow(opened, file, names, skip):
                 found.add(pa.concat_arrays(batch.columns))
-        for name in [there[k] for k in found.lost]:
-            texts = _arrow(opened, file, names, skip, [name]).read_all()[name]
-            found.texts[there.index(name)] = texts.chunks
-        frame = found.frame(there)
+        for k in found.lost:
+            texts = _arrow(opened, file, names, skip, [names[k]]).read_all()
+            found.texts[k] = texts.column(0).chunks
+        frame = found.frame(names)
         first = dict(zip(names, zip(*rows, strict=False), strict=False))
-        some = [name for name in there if _are_grouped(first.get(name, ()))]
+        some = [name for name in names if _are_grouped(first.get(name, ()))]
         if some := [name for name in some if may_be_grouped(frame[name])]:
             texts = _arrow(opened, file, names, skip, some).read_all().to_pandas()
             some = [name for name in some if _are_grouped(texts[name])]
@@ -145,7 +144,7 @@ def _reading(path: Path, file: File) -> Iterator[IO[bytes]]:
 
 
 def _arrow(
-    opened: IO[bytes], file: File, names: list[str], skip: int, only: Collection[str]
+    opened: IO[bytes], file: File, names: list[str], skip: int, only: Collection[str] = ()
 ) -> arrow.CSVStreamingReader:
     opened.seek(0)
     encoding = file.encoding.removesuffix("-sig")

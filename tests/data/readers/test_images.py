@@ -246,7 +246,7 @@ def test_a_part_without_folders_of_its_classes_is_refused(tmp_path):
     with pytest.raises(DataError, match=words):
         read_images(tmp_path)
     (tmp_path / "val").rename(tmp_path / "holdout")
-    with pytest.raises(DataError, match="folders train and test, or val, got holdout, train$"):
+    with pytest.raises(DataError, match=r"folders train and test, or val, got holdout, train$"):
         read_images(tmp_path)
 
 
