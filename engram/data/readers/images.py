@@ -77,9 +77,9 @@ def _level(folder: Path, folders: Sequence[Sequence[str]]) -> int:
     """
     for level, names in enumerate([*zip(*folders, strict=True)][:-1]):
         there = {*map(_part, names)}
-        if _TRAIN in there and (there == {_TRAIN} or there & {*TESTS}):
-            return level
         if _TRAIN in there:
+            if there == {_TRAIN} or there & {*TESTS}:
+                return level
             given = few_names(sorted({*names}))
             wanted = f"must be folders {_TRAIN} and test, or val"
             raise DataError(f"{folder}: parts of the rows {wanted}, got {given}")
