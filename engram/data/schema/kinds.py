@@ -86,7 +86,7 @@ def may_be_grouped(given: Any) -> bool:
     """Whether a column of pandas is numbers below 1000, some whole and others of three decimals."""
     numbers = given.dropna().to_numpy() if given.dtype.kind == "f" else np.zeros(0)
     some = 0 < np.count_nonzero(np.trunc(numbers) == numbers) < len(numbers)
-    return some and bool(((np.round(numbers, 3) == numbers) & (abs(numbers) < 1000)).all())
+    return bool(some and ((np.round(numbers, 3) == numbers) & (abs(numbers) < 1000)).all())
 
 
 def are_days(numbers: npt.NDArray[np.float64]) -> bool:
