@@ -10,6 +10,7 @@ from engram.data.image_axes import say_once
 from engram.data.lazy import Place
 from engram.data.schema.columns import Column
 from engram.data.schema.declared import declaring, fault_of_values
+from engram.data.schema.kinds import folded
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION
 from engram.settings.errors import DataError, few_names
 
@@ -88,15 +89,7 @@ def classes_of(
         found = found._replace(names=known)
     elif is_text(y) or known:
         text = (y if is_text(y) else _whole(place, y)).astype(str)
-        if known and (strange := ~np.isin(text, known)).any():
-            expected = f"one of {few_names(known)} (values)"
-            raise place.fault(expected, place.first(text, strange))
-        held, numbers = np.unique(text, return_inverse=True)
-        own = known or tuple(held.tolist())
-        if wrong := "" if known else fault_of_values(column, own, alone=alone):
-            raise DataError(f"{place.path}: {wrong}")
-        order = np.array([own.index(name) for name in held.tolist()], dtype=np.int64)
-        found = Classes(order[numbers], len(own), own)
+        found = _texts(place, text, column, alone=alone)
     else:
         found = _numbers(place, _whole(place, y), column, alone, num_classes)
     if num_classes and found.outputs > num_classes:
@@ -124,6 +117,24 @@ def _named(
         return y, names
     all_declared = {*map(str, names.tolist())} <= {*known}
     return (names[_places(place, y, names)].astype(str) if all_declared else y), None
+
+
+def _texts(place: Place, text: _Array, column: Column, *, alone: bool) -> Classes:
+    known = () if column.kind == "truth" else column.values
+    expected = f"one of {few_names(known)} (values)" if known else "one class a row"
+    if (strange := ~np.isin(text, known) if known else text == "").any():
+        raise place.fault(expected, place.first(text, strange))
+    held, numbers = np.unique(text, return_inverse=True)
+    own = known or tuple(held.tolist())
+    if wrong := "" if known else fault_of_values(column, own, alone=alone):
+        raise DataError(f"{place.path}: {wrong}")
+    if not (known or column.kind) and len({folded(name.strip()) for name in own}) < len(own):
+        say_once(
+            f"{place.path}: some classes of {place.name} differ in case, blanks or the like alone: "
+            f"{few_names(own)}"
+        )
+    order = np.array([own.index(name) for name in held.tolist()], dtype=np.int64)
+    return Classes(order[numbers], len(own), own)
 
 
 def _places(place: Place, y: _Array, names: _Array) -> npt.NDArray[np.int64]:

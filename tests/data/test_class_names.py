@@ -143,6 +143,9 @@ def test_whole_numbers_that_may_be_quantities_are_said_to_be_classes(caplog):
         words = f"data: y: {told} are taken for classes; task=regression predicts numbers"
         with entry(name):
             assert noted(y, caplog) == [words]
+    alike = np.array(["Yes", "no", "yes"])[np.arange(N) % 3]
+    words = "data: some classes of y differ in case, blanks or the like alone: Yes, no, yes"
+    assert noted(alike, caplog) == [words]
 
 
 def test_plain_and_declared_classes_are_not_said(caplog):

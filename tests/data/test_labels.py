@@ -124,6 +124,7 @@ NO_CLASSES = [
     (np.arange(24) * 10, {"num_classes": 3}, "classes 0 to 2 .* got 10 in row 0 of client 1"),
     (KINDS["text"][0], {"num_classes": 2}, r"y must be of 2 classes \(num-classes\), got 3"),
     (KINDS["text"][0], TWO, "bee .* got 'cat' in row 1 of client 0"),
+    (np.array(["ant", ""])[NUMBERS % 2], {}, "one class a row, got '' in row 0 of client 1"),
     (NUMBERS, TWO, "classes 0 to 1 .*got 2 in row 1 of client 0"),
     (np.eye(3)[NUMBERS], TWO, r"3 columns|2 columns \(values\)"),
 ]  # fmt: skip

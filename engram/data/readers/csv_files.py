@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from pyarrow import csv as arrow
 from engram.data.readers.text_columns import TextColumns
 from engram.data.schema.cells import GROUPED, NUMBER
 from engram.data.schema.columns import File, Schema
+from engram.data.schema.kinds import may_be_grouped
 from engram.data.schema.typed import is_plain
 from engram.settings.errors import DataError, few_names, one_line
 from engram.settings.files import open_file
@@ -45,27 +46,32 @@ def read_csv(path: Path, file: File, only: Collection[str] = ()) -> pa.Table:
         return _arrow(opened, file, names, skip, only).read_all()
 
 
-def read_frame(path: Path, file: File, schema: Schema, only: Collection[str] = ()) -> Any:
+def read_frame(path: Path, file: File, schema: Schema) -> Any:
     """Reads a text file as a data frame: columns of numbers alone are float64, others are texts.
 
     Numbers are as programs write them, unless the schema says something else; NaN where a cell is
-    empty. For the rest see ``read_csv``.
+    empty. Those that may have points between thousands are texts. For the rest see ``read_csv``.
     """
     file, names, skip, rows = _opened(path, file)
-    there = [name for name in names if name in only or not only]
-    asked = {name for name in _grouped(names, rows) if not schema.column(name).kind}
-    plain = [is_plain(schema.column(name)) and name not in asked for name in there]
+    plain = [is_plain(schema.column(name)) for name in names]
     found = TextColumns(plain)
     with _reading(path, file) as opened:
-        simple = there == names and file.encoding.startswith("utf-8")
+        simple = file.encoding.startswith("utf-8")
         if not (simple and found.add_lines(opened, file.separator, skip)):
             found = TextColumns(plain)
-            for batch in _arrow(opened, file, names, skip, there):
+            for batch in _arrow(opened, file, names, skip):
                 found.add(pa.concat_arrays(batch.columns))
-        for name in [there[k] for k in found.lost]:
-            texts = _arrow(opened, file, names, skip, [name]).read_all()[name]
-            found.texts[there.index(name)] = texts.chunks
-    return found.frame(there)
+        for k in found.lost:
+            texts = _arrow(opened, file, names, skip, [names[k]]).read_all()
+            found.texts[k] = texts.column(0).chunks
+        frame = found.frame(names)
+        first = dict(zip(names, zip(*rows, strict=False), strict=False))
+        some = [name for name in names if _are_grouped(first.get(name, ()))]
+        if some := [name for name in some if may_be_grouped(frame[name])]:
+            texts = _arrow(opened, file, names, skip, some).read_all().to_pandas()
+            some = [name for name in some if _are_grouped(texts[name])]
+            frame[some] = texts[some]
+    return frame
 
 
 def dialect(path: Path, file: File) -> File:
@@ -87,11 +93,9 @@ def _first_lines(path: Path, file: File) -> tuple[File, str]:
         return _separated(path, text, file), text
 
 
-def _grouped(names: list[str], rows: list[list[str]]) -> set[str]:
-    """Columns of numbers that may have points between thousands, by their first rows."""
-    cells = dict(zip(names, zip(*rows, strict=False), strict=False))
-    pointed = {name: own for name, own in cells.items() if any("." in cell for cell in own)}
-    return {name for name, own in pointed.items() if all(map(GROUPED.fullmatch, filter(None, own)))}
+def _are_grouped(cells: Iterable[str]) -> bool:
+    """Whether points of numbers, if there are any, are between thousands."""
+    return all(map(GROUPED.fullmatch, filter(None, map(str.strip, cells))))
 
 
 def _opened(path: Path, file: File) -> tuple[File, list[str], int, list[list[str]]]:
@@ -140,7 +144,7 @@ def _reading(path: Path, file: File) -> Iterator[IO[bytes]]:
 
 
 def _arrow(
-    opened: IO[bytes], file: File, names: list[str], skip: int, only: Collection[str]
+    opened: IO[bytes], file: File, names: list[str], skip: int, only: Collection[str] = ()
 ) -> arrow.CSVStreamingReader:
     opened.seek(0)
     encoding = file.encoding.removesuffix("-sig")

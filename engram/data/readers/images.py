@@ -41,7 +41,7 @@ def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
     at_depth = [_images(folder, "*/" * depth + "*") for depth in (1, 2, 3)]
     files = max(at_depth, key=len) if sum(map(bool, at_depth)) == 1 else []
     folders = [[*file.relative_to(folder).parts[:-1]] for file in files]
-    level = _level(folders)
+    level = _level(folder, folders)
     parts = np.array([_part(own.pop(level)) if level >= 0 else _TRAIN for own in folders])
     if not files or len(folders[0]) > 2:
         raise DataError(
@@ -69,12 +69,20 @@ def _part(name: str) -> str:
     return {"training": _TRAIN, "testing": "test"}.get(name.lower(), name.lower())
 
 
-def _level(folders: Sequence[Sequence[str]]) -> int:
-    """Returns the level of folders that are parts; -1 if there is none."""
+def _level(folder: Path, folders: Sequence[Sequence[str]]) -> int:
+    """Returns the level of folders that are parts; -1 if there is none.
+
+    Raises:
+        DataError: One is called as training rows are, and none of the others as test rows.
+    """
     for level, names in enumerate([*zip(*folders, strict=True)][:-1]):
         there = {*map(_part, names)}
-        if _TRAIN in there and (there == {_TRAIN} or there & {*TESTS}):
-            return level
+        if _TRAIN in there:
+            if there == {_TRAIN} or there & {*TESTS}:
+                return level
+            given = few_names(sorted({*names}))
+            wanted = f"must be folders {_TRAIN} and test, or val"
+            raise DataError(f"{folder}: parts of the rows {wanted}, got {given}")
     return -1
 
 
@@ -248,7 +256,7 @@ def pixels(image: Image.Image) -> npt.NDArray[Any]:
 
 def _levels(image: Image.Image, look: _Look, alpha: bool) -> npt.NDArray[Any]:
     if look.bits > 8:
-        levels = np.asarray(image, dtype=np.float32)
+        levels = np.array(image, dtype=np.float32)
         return levels / _SIXTEEN if look.bits == 16 else levels
     mode = "RGB" if look.color else "L"
     image = image.convert("RGBA" if look.clear else mode)

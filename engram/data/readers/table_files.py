@@ -29,6 +29,7 @@ from engram.data.readers.csv_files import (
     reading_text,
 )
 from engram.data.readers.npz import reading
+from engram.data.schema.cells import row_name
 from engram.data.schema.columns import File, Schema
 from engram.settings.errors import DataError, Refused, few_names, one_line
 from engram.settings.files import open_file, read_file
@@ -59,8 +60,17 @@ def read_rows(path: Path, file: File, only: Collection[str] = ()) -> Any:
 def read_columns(path: Path, schema: Schema) -> Any:
     """Reads a table as ``read_rows``, with columns of numbers as ``read_frame`` has them."""
     if path.suffix.lower() in EXCEL:
-        return read_rows(path, schema.file)
-    return by_line(path, schema.file, read_frame(path, schema.file, schema))
+        frame = read_rows(path, schema.file)
+    else:
+        frame = by_line(path, schema.file, read_frame(path, schema.file, schema))
+    if frame.shape[1] > 1 and all(dtype.kind == "O" for dtype in frame.dtypes):
+        again = frame.index[(frame == [*frame]).all(axis=1)]
+        for label in again[:1]:
+            advice = "as where files were put one below the other: remove it"
+            raise DataError(
+                f"{path}: {row_name(label)} has the names of the columns again, {advice}"
+            )
+    return frame
 
 
 def _sheet(path: Path, opened: IO[bytes], name: str) -> Any:

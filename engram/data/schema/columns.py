@@ -258,7 +258,9 @@ class Schema:
 
     def to_json(self) -> dict[str, Any]:
         """Converts it for ``from_json``, without defaults."""
-        found: dict[str, Any] = _adapter().dump_python(self, mode="json", exclude_defaults=True)
+        found: dict[str, Any] = adapter(Schema).dump_python(
+            self, mode="json", exclude_defaults=True
+        )
         return found
 
     def public(self) -> Self:
@@ -291,15 +293,16 @@ class Schema:
                 raise ValueError("no columns")
             if "missing_values" in given:  # as it was until 0.1
                 given = {**given, "file": {"missing": given["missing_values"]}}
-            schema: Schema = _adapter().validate_python(given)
+            schema: Schema = adapter(Schema).validate_python(given)
         except (ValueError, TypeError) as error:
             raise ValueError(f"schema must be columns with names, got {brief(found)}") from error
         return schema
 
 
 @cache
-def _adapter() -> Any:
-    return TypeAdapter(Schema)
+def adapter(kind: type) -> TypeAdapter[Any]:
+    """Returns what pydantic reads instances of a class with."""
+    return TypeAdapter(kind)
 
 
 class Kind(NamedTuple):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from engram.data.schema.cells import NOTHING, meant, texts_of
 from engram.data.schema.columns import Column, Schema
-from engram.data.schema.kinds import asked, codes, constant, is_measured, kind_of, mixed
+from engram.data.schema.kinds import asked, codes, constant, is_measured, kind_of, mixed, thousands
 from engram.data.schema.targets import asked_of_target, tells
 from engram.data.schema.typed import Cells, is_plain
 from engram.data.schema.written import Question, line, read_schema
@@ -92,7 +92,7 @@ def fit(
             columns.append(replace(column, kind="ignored"))
             continue
         if by_task:
-            question = codes(cells)
+            question = codes(cells) or thousands(cells)
         elif name == target:
             question = None if column.kind or column.values else mixed(cells)
             if not (column.kind or is_written or question):

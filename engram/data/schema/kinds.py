@@ -82,6 +82,13 @@ def is_measured(given: Any) -> bool:
     return not are_days(numbers[~np.isnan(numbers)])
 
 
+def may_be_grouped(given: Any) -> bool:
+    """Whether a column of pandas is numbers below 1000, some whole and others of three decimals."""
+    numbers = given.dropna().to_numpy() if given.dtype.kind == "f" else np.zeros(0)
+    some = 0 < np.count_nonzero(np.trunc(numbers) == numbers) < len(numbers)
+    return bool(some and ((np.round(numbers, 3) == numbers) & (abs(numbers) < 1000)).all())
+
+
 def are_days(numbers: npt.NDArray[np.float64]) -> bool:
     """Whether all numbers may be days and months, as 24.12."""
 
@@ -199,7 +206,8 @@ def parsed(cells: Cells) -> list[dict[str, str]] | None:
         marks = {"decimal": decimal} if decimal != "." else {}
         marks |= {"thousands": thousands} if thousands else {}
         column = Column(cells.column.name, decimal=decimal, thousands=thousands)
-        there = all(any(mark in each for each in numbers) for mark in marks.values())
+        seen = thousands if thousands == "." else marks.values()
+        there = all(any(mark in each for each in numbers) for mark in seen)
         if there and all(number(column, each) is not None for each in numbers):
             found.append(unit | marks)
     return [way for way in found if way] or None
@@ -272,7 +280,7 @@ def blanks(cells: Cells) -> Question | None:
     """Cells that differ in blanks around them alone, or texts in case or Unicode's form alone."""
     order = cells.texts[np.argsort(-cells.counts, kind="stable")]
     first = dict[str, str]()
-    meant = {text: first.setdefault(_folded(text), text) for text in map(str, order)}
+    meant = {text: first.setdefault(folded(text), text) for text in map(str, order)}
     alike = [text for text in meant if meant[text] != text] if cells.numbers is None else []
     if not (cells.blanks or alike):
         return None
@@ -284,7 +292,8 @@ def blanks(cells: Cells) -> Question | None:
     return ask(cells, looks, *choices)._replace(cells=(*shown[:3],))
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """Returns a text without what case, or Unicode's form, adds to its meaning."""
     return normalize("NFKC", text).casefold()
 
 

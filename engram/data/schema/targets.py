@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from engram.data.schema.kinds import CLASSES, ROWS, ask, blanks, dates, texts
+from engram.data.schema.kinds import CLASSES, ROWS, ask, blanks, dates, decorated, texts, thousands
 from engram.data.schema.typed import Cells
 from engram.data.schema.written import Question, line
 
@@ -28,10 +28,11 @@ def classes(cells: Cells) -> Question | None:
 
 def asked_of_target(cells: Cells, clients: npt.NDArray[Any] | None) -> Question | None:
     """Returns the first question about a target of which nothing is known."""
-    for rule in (dates, texts):
+    for rule in (dates, decorated, thousands, texts):
         if (question := rule(cells)) is not None:
-            choice = line(cells.column.name, {"kind": "category"})
-            return question._replace(choices=(choice,), rule=rule.__name__)
+            marks = question.choices if rule in (decorated, thousands) else ()
+            choices = (*marks, line(cells.column.name, {"kind": "category"}))
+            return question._replace(choices=choices, rule=rule.__name__)
     return blanks(cells) or shifted(cells, clients) or classes(cells)
 
 

@@ -209,9 +209,11 @@ class Cells(NamedTuple):
             whole = np.all((np.trunc(typed) == typed) & (abs(typed) < EXACT))
             texts = typed.astype(np.int64) if whole else np.asarray(found)
             return cls(column, given, rows, texts, typed)
-        if plain.dtype.kind == "O" and not (column.missing or column.codes or column.unit):
+        has_marks = column.unit or column.thousands or column.decimal == ","
+        if plain.dtype.kind == "O" and not (column.missing or column.codes or has_marks):
             texts = texts_of(found)
-            if (numbers := plain_numbers(texts)) is not None:
+            is_bare = all(text == text.strip() for text in texts)
+            if is_bare and (numbers := plain_numbers(texts)) is not None:
                 return cls(column, given, rows, texts, numbers)
         written = texts_of(found).tolist()
         means = meant(column, written)

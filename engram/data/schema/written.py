@@ -18,13 +18,12 @@ A table for each column, and one of the file::
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from engram.data.schema.columns import Column, File, Schema
+from engram.data.schema.columns import Column, File, Schema, adapter
 from engram.settings.errors import Refused, few_names, one_line
 from engram.settings.fields import in_words, nearest
 from engram.settings.files import parse_toml, read_file
@@ -113,17 +112,12 @@ def _read(kind: type, entries: Any, where: str, faults: list[str]) -> list[Any]:
         hint = nearest(key, known) or f": it may have {few_names(known[1:])}"
         faults.append(f"{where} has an unknown entry {one_line(key)}{hint}")
     try:
-        return [_adapter(kind).validate_python({k: entries[k] for k in known if k in entries})]
+        return [adapter(kind).validate_python({k: entries[k] for k in known if k in entries})]
     except ValidationError as error:
         for detail in error.errors():
             path = ".".join(map(str, detail["loc"]))
             faults.append(f"{where}{in_words(f'.{path}' if path else '', dict(detail))}")
         return []
-
-
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def to_toml(schema: Schema, questions: Sequence[Question] = ()) -> str:

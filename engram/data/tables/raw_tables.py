@@ -141,6 +141,7 @@ def _check_types(path: Path, frame: Any) -> None:
     """Refuses types that would be read as numbers with a unit, or as values, from their text."""
     ways = {
         "timedelta": "frame[{!r}] / pandas.Timedelta(days=1)",
+        "duration": "frame[{!r}] / pandas.Timedelta(days=1)",
         "period": "frame[{!r}].dt.to_timestamp()",
         "complex": "its real and its imaginary part",
         "bytes": "frame[{!r}].str.decode('utf-8')",

@@ -14,6 +14,7 @@ from engram.data.readers.csv_files import read_csv, read_frame
 from engram.data.readers.table_files import read_text
 from engram.data.schema.columns import File, Schema
 from engram.data.schema.declared import declare
+from engram.data.schema.fitting import fit
 from engram.data.schema.written import of_toml, read_schema, to_toml
 from engram.data.tables.raw_tables import of_file
 from engram.settings.data import DataSettings
@@ -75,10 +76,12 @@ def test_other_files_and_dialects_are_refused(tmp_path):
         (path := tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
         with entry(text, known), pytest.raises(DataError, match=words):
             read(path, **known)
-    path.write_text("a,died\n")
     settings = DataSettings.model_validate({"target-column": "died"})
-    with pytest.raises(DataError, match=r"t\.csv must hold some rows$"):
-        of_file(path, declare(settings))
+    again = "t.csv: row 3 has the names of the columns again"
+    for text, words in (("", r"t\.csv must hold some rows$"), ("7,1\na,died\n7,1\n", again)):
+        path.write_text(f"a,died\n{text}")
+        with entry(text), pytest.raises(DataError, match=words):
+            of_file(path, declare(settings))
 
 
 def test_a_line_of_names_that_does_not_end_is_refused(tmp_path):
@@ -156,3 +159,16 @@ def test_columns_of_numbers_are_read_as_such(tmp_path):
         with entry(end):
             found = read_frame(path, File(), Schema())
             np.testing.assert_array_equal(found.to_numpy(), numbers)  # repr of a double is exact
+
+
+def test_points_between_thousands_are_asked_about_wherever_they_stand(tmp_path):
+    path, whole = tmp_path / "t.csv", [*map(str, range(500))]
+    cells = {"1.234": True, " -1.234": True, "12.5": False, "0.123": False, "1.2345": False}
+    for cell, are_asked in cells.items():
+        pd.DataFrame({"z": "7.5", "v": [*whole, cell, ""]}).to_csv(path, index=False)
+        frame = read_frame(path, File(), Schema())
+        for target, by_task in (("", False), ("v", False), ("v", True)):
+            with entry(cell, target, by_task):
+                questions = fit(frame, Schema(), target=target, may_have_codes=by_task).questions
+                assert [q.column for q in questions] == ["v"] * are_asked
+                assert all('decimal = ",", thousands = "."' in q.choices[0] for q in questions)

@@ -245,6 +245,9 @@ def test_a_part_without_folders_of_its_classes_is_refused(tmp_path):
     words = "val must hold the classes of train, each in a folder of its name, got images"
     with pytest.raises(DataError, match=words):
         read_images(tmp_path)
+    (tmp_path / "val").rename(tmp_path / "holdout")
+    with pytest.raises(DataError, match=r"folders train and test, or val, got holdout, train$"):
+        read_images(tmp_path)
 
 
 def test_classes_may_be_called_as_parts_are(tmp_path):
