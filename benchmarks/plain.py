@@ -124,7 +124,7 @@ def gradient(
     w = [leaf.detach() for leaf in network.parameters()]
     found = [leaf.grad for leaf in network.parameters() if leaf.grad is not None]
     if lambda_:
-        torch._foreach_add_(found, torch._foreach_sub(w, near), alpha=lambda_)
+        torch._foreach_add_(found, torch._foreach_sub(w, [*near]), alpha=lambda_)
     return found
 
 
