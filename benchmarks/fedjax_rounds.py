@@ -45,11 +45,9 @@ def fedjax_rounds(
     eta: float,
     batch: int,
     steps: int,
-    seed: int,
     start: Sequence[Any] = (),
-    in_order: bool = False,
 ) -> Callable[[Sequence[str]], Callable[[], list[Any]]]:
-    """Returns a function that runs a round, and returns a reader of its model.
+    """Returns a function that runs a round on rows in their order, and returns a model's reader.
 
     Args:
         forward: Haiku's network: logits of classes, or of tokens, from inputs.
@@ -57,9 +55,7 @@ def fedjax_rounds(
         eta: Step size.
         batch: Rows of a step.
         steps: Steps of a client in a round.
-        seed: Seed of the start and of the order of rows.
         start: Arrays to start from instead, in PyTorch's order and shapes; so are models read.
-        in_order: Whether rows are taken in their order.
     """
     hk, jax, _, fedjax = import_jax()
     held = {name.encode(): dict(rows) for name, rows in clients.items()}
@@ -71,11 +67,11 @@ def fedjax_rounds(
         fedjax.optimizers.sgd(eta),
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(
-            batch_size=batch, num_epochs=None, num_steps=steps, seed=seed, skip_shuffle=in_order
+            batch_size=batch, num_epochs=None, num_steps=steps, skip_shuffle=True
         ),
     )
     federated = fedjax.InMemoryFederatedData(held)
-    params = model.init(jax.random.PRNGKey(seed))
+    params = model.init(jax.random.PRNGKey(0))
     if start:
         pairs = zip(start[::2], start[1::2], strict=True)
         each = zip(params, pairs, strict=True)

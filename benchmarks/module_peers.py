@@ -253,9 +253,7 @@ def fedjax(task: Task, turns: Turns) -> None:
         eta=STEP_SIZE,
         batch=case.batch,
         steps=case.steps,
-        seed=0,
         start=[leaf.numpy() for leaf in task.start.values()] if layers else (),
-        in_order=True,
     )
     turns.begin()
     while True:

@@ -1,29 +1,22 @@
-"""Other ways to run the same federation: functions of the round, and processes."""
+"""Other systems in processes of their own, and the rows that they train on."""
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import plain
-from benchmarks.fedjax_rounds import fedjax_rounds, haiku_layers, import_jax
 from benchmarks.module_peers import ONE_THREAD
-from benchmarks.networks import Case, layers
+from benchmarks.networks import Case
 from engram.core.streams import Stream, generator, torch_generator
 from engram.data.federated import FederatedData, model_for
 from engram.settings.errors import brief
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import source_root
-from engram.settings.network import NetworkMethod
-from engram.strategies.rounds import draw_cohort
-
-Round = Callable[[int], dict[str, Tensor]]  # runs a round, and returns its model
 
 
 class PeerMissing(Exception):
@@ -97,63 +90,3 @@ class Peer:
             last = ["its process ended", *self._log.read_text().splitlines()][-1]
             raise PeerMissing(rest if first == "missing" else brief(last))
         return rest
-
-
-def torch_loop(e: Experiment, data: FederatedData) -> Round:
-    """FedAvg as it is usually written: a module, an optimizer, one client after the other."""
-    shape = tuple(data.train.x.shape[1:])
-    network = layers(shape, _channels(e), [*e.hidden_widths, data.outputs])
-    start = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
-    model = dict(zip(network.state_dict(), start.values(), strict=True))
-
-    def train(server_round: int, client: int) -> None:
-        batches = map(data.train.take, drawn_rows(e, data, server_round, client))
-        plain.train("fedavg", network, batches, eta=e.of(NetworkMethod).settings.eta)
-
-    def run(server_round: int) -> dict[str, Tensor]:
-        nonlocal model
-        cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
-        clients = ((len(data.train.rows[c]), partial(train, server_round, c)) for c in cohort)
-        model = plain.plain_round(network, model, clients)
-        return model
-
-    return run
-
-
-def fedjax_fedavg(e: Experiment, data: FederatedData) -> Callable[[int], None]:
-    """FedJAX's own FedAvg, compiled, on a Haiku network of the same shape.
-
-    Raises:
-        PeerMissing: FedJAX is not installed.
-    """
-    try:
-        import_jax()
-    except ImportError as error:
-        raise PeerMissing(f"pip install -c constraints.txt -e '.[bench]' ({error})") from error
-
-    def rows_of(client: int) -> dict[str, Any]:
-        x, y = data.train.take(torch.from_numpy(data.train.rows[client]))
-        x = x.movedim(1, -1) if e.model == "cnn" else x
-        return {"x": x.numpy(), "y": y.numpy().astype(np.int32)}
-
-    run = fedjax_rounds(
-        haiku_layers(_channels(e), [*e.hidden_widths, data.outputs]),
-        {str(client): rows_of(client) for client in range(e.num_clients)},
-        eta=e.of(NetworkMethod).settings.eta,
-        batch=e.batch_size,
-        steps=e.local_steps,
-        seed=e.seed,
-    )
-
-    def run_cohort(server_round: int) -> None:
-        cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
-        run([*map(str, cohort)])
-
-    return run_cohort
-
-
-PEERS: Final = {"torch loop": torch_loop, "FedJAX": fedjax_fedavg}
-
-
-def _channels(e: Experiment) -> tuple[int, ...]:
-    return (32, 64) if e.model == "cnn" else ()

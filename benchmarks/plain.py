@@ -3,7 +3,7 @@
 PyTorch is all that this needs, so that the environments of peers can run it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -51,13 +51,13 @@ def train(
     optimizer = torch.optim.SGD(network.parameters(), lr=eta)
     if method == "fedavg":
         for batch in batches:
-            _gradient(network, batch)
+            gradient(network, batch)
             optimizer.step()
     elif method == "per-fedavg":
         _per_fedavg(network, iter(batches), optimizer, ours["alpha"])
     elif method == "pfedme":
         inner = torch.optim.SGD(network.parameters(), lr=ours["alpha"])
-        _pfedme(network, batches, inner, ours["inner_steps"], ours["lambda_"], eta)
+        pfedme(network, batches, inner, ours["inner_steps"], ours["lambda_"], eta)
     elif method == "ditto" and personal is not None:
         _ditto(network, personal, batches, optimizer, ours["lambda_"])
     else:
@@ -72,14 +72,14 @@ def _per_fedavg(
     inner = torch.optim.SGD(network.parameters(), lr=alpha)
     for first in batches:
         w = _copies(network)
-        _gradient(network, first)
+        gradient(network, first)
         inner.step()
-        _gradient(network, next(batches))
+        gradient(network, next(batches))
         _set(network, w)
         outer.step()
 
 
-def _pfedme(
+def pfedme(
     network: nn.Module,
     batches: Iterable[Batch],
     inner: torch.optim.SGD,
@@ -91,11 +91,9 @@ def _pfedme(
     for batch in batches:
         w = _copies(network)
         for _ in range(steps):
-            _gradient(network, batch, lambda_, w)
+            gradient(network, batch, lambda_, w)
             inner.step()
-        with torch.no_grad():
-            for near, theta in zip(w, network.parameters(), strict=True):
-                near.lerp_(theta, eta * lambda_)
+        torch._foreach_lerp_(w, [leaf.detach() for leaf in network.parameters()], eta * lambda_)
         _set(network, w)
 
 
@@ -110,30 +108,29 @@ def _ditto(
     w, (group,) = _copies(network), optimizer.param_groups
     second = torch.optim.SGD(personal.parameters(), lr=group["lr"])
     for batch in batches:
-        _gradient(network, batch)
+        gradient(network, batch)
         optimizer.step()
-        _gradient(personal, batch, lambda_, w)
+        gradient(personal, batch, lambda_, w)
         second.step()
 
 
-def _gradient(
-    network: nn.Module, batch: Batch, lambda_: float = 0.0, near: Iterable[Tensor] = ()
-) -> None:
+def gradient(
+    network: nn.Module, batch: Batch, lambda_: float = 0.0, near: Sequence[Tensor] = ()
+) -> list[Tensor]:
     """Leaves a batch's gradient in the parameters, with that of ``lambda/2 |w - near|^2``."""
     network.zero_grad()
     x, y = batch
     torch.autograd.backward(loss(network(x), y))
-    with torch.no_grad():
-        for leaf, other in zip(network.parameters(), near, strict=False):
-            assert leaf.grad is not None  # for mypy
-            leaf.grad.add_(leaf - other, alpha=lambda_)
+    w = [leaf.detach() for leaf in network.parameters()]
+    found = [leaf.grad for leaf in network.parameters() if leaf.grad is not None]
+    if lambda_:
+        torch._foreach_add_(found, torch._foreach_sub(w, [*near]), alpha=lambda_)
+    return found
 
 
 def _copies(network: nn.Module) -> list[Tensor]:
     return [leaf.detach().clone() for leaf in network.parameters()]
 
 
-def _set(network: nn.Module, values: Iterable[Tensor]) -> None:
-    with torch.no_grad():
-        for leaf, value in zip(network.parameters(), values, strict=True):
-            leaf.copy_(value)
+def _set(network: nn.Module, values: list[Tensor]) -> None:
+    torch._foreach_copy_([leaf.detach() for leaf in network.parameters()], values)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import meta, peers
+from benchmarks import flower_block, meta
 from benchmarks.chaos import plan
 from benchmarks.scale import time_federations
-from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
+from benchmarks.workloads import WORKLOADS, Platform, experiment
 from engram.data.federated import FederatedData, Split
 from engram.meta.studies.sinewave import Sinewave
 from tests.samples import entry
@@ -34,21 +34,18 @@ def test_rounds_prints_each_contender(benchmark_rounds, capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
         benchmark_rounds("--workload W1 --method fedavg,local-moml --rounds 1")
     printed = capsys.readouterr().out
-    for name in ("fedavg", "local-moml, first-order", "local-moml, exact", "torch loop"):
+    for name in ("fedavg", "local-moml, first-order", "local-moml, exact"):
         assert name in printed
 
 
-def test_the_loop_that_is_raced_computes_fedavg():
-    # The same draws, so the same model: a rival that did less would be no rival.
-    e = experiment(WORKLOADS["W1"], method="fedavg", eta=0.1, num_clients=6, clients_per_round=3)
-    data = federation(WORKLOADS["W1"], e)
-    platform = Platform(e, data)
-    loop = peers.torch_loop(e, data)
-    for server_round in (1, 2):
-        platform.round(server_round)
-        model = loop(server_round)
-    for ours, theirs in zip(platform.model.values(), model.values(), strict=True):
-        assert float((ours - theirs).abs().max()) < 1e-5
+def test_loops_by_hand_take_the_steps_of_the_block():
+    begun, data = [*flower_block.network().parameters()], flower_block.batches(5)
+    for method in flower_block.METHODS:
+        loops = flower_block.by_hand(method, data), flower_block.in_block(method, data)
+        for theirs, mine in zip(*loops, strict=True):
+            with entry(method):
+                torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)
+        assert any((x - y).abs().max() > 1e-3 for x, y in zip(mine, begun, strict=True))
 
 
 def test_scale_counts_time_and_memory():
