@@ -23,9 +23,17 @@ from engram.tables.tables import dependent_columns
 _FLAT: Final = 1e-10  # eigenvalue of an information scaled to diagonal 1 that is 0
 
 
-def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> list[SumsAt]:
+class Sites(list[SumsAt]):
+    """Each site's sums."""
+
+    def sums(self, coefs: Array) -> Sequence[Sums]:
+        """Returns all sites' sums, each at coefficients of its own, shape (M, d)."""
+        return [sums_at(coef) for sums_at, coef in zip(self, coefs, strict=True)]
+
+
+def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> Sites:
     """Returns the sums of each site, for sites whose subjects are here."""
-    return [partial(likelihood_sums, risk_sets(one, ties)) for one in strata]
+    return Sites(partial(likelihood_sums, risk_sets(one, ties)) for one in strata)
 
 
 def posterior_mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
@@ -92,7 +100,7 @@ class SiteEffects(NamedTuple):
 
 
 def fit_effects(
-    sites: Sequence[SumsAt],
+    sites: Sites,
     separate: Bools,
     start: SiteEffects | None = None,
     names: Sequence[str] | None = None,
@@ -117,14 +125,14 @@ def fit_effects(
     if start is not None:
         theta = np.append(start.center, start.coef[separate])
 
-    def each(theta: Array) -> list[Sums]:
-        return [sums_at(theta[at]) for sums_at, at in zip(sites, place, strict=True)]
+    def sums_at(theta: Array) -> Sums:
+        return joint_sums(sites.sums(theta[place]), place)
 
     names, separated = [*names, *owners], bool(separate.any())
     # A site's own group without an event ends nothing.
-    found = maximize(lambda at: joint_sums(each(at), place), theta, names, endless=separated)
+    found = maximize(sums_at, theta, names, endless=separated)
     theta = found.best
-    return SiteEffects(theta[place], separate, each(theta))
+    return SiteEffects(theta[place], separate, sites.sums(theta[place]))
 
 
 def positions(separate: Bools) -> Ints:
