@@ -127,11 +127,15 @@ class CoxExchange(ScoredSites):
             told = {"clients": torch.tensor(clients)}
         if clients == self._there or not asked.question.any():  # else it was another's question
             third, sums = self._own.firth, asked.kind == AT
-            record = sums_record(answers, dim, third=third) if sums else floats_record(own=answers)
+            record = (
+                sums_record(answers, dim, third=third)
+                if sums
+                else floats_record(own=np.stack(answers))
+            )
             AskedSites(len(clients), dim, told).add(asked, record)
         self._compute(told)
         self.state, state = {"done": torch.full((1,), float(self._over))}, self._ascent
-        row = {"sites": len(clients), "left-out": len(self.left_out)}
+        row: Row = {"sites": len(clients), "left-out": len(self.left_out)}
         row |= {"events": state.sums.events, "loglik": state.sums.loglik}
         if not state.exchanges:
             row["loglik"] = None
@@ -236,7 +240,7 @@ class CoxExchange(ScoredSites):
 
 def _listed(values: Array) -> Any:
     """Values as JSON has them."""
-    return np.where(np.isfinite(values), values, None).tolist()
+    return np.where(np.isfinite(values), values, np.array(None, dtype=object)).tolist()
 
 
 def _concordances(scored: Evaluation) -> Row:
