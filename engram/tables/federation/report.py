@@ -19,33 +19,41 @@ from engram.strategies import Row
 from engram.tables.effects.meta_analysis import MetaAnalysis, meta_analysis
 from engram.tables.effects.summary import RATIOS
 from engram.tables.federation.molar import COLUMNS, REGRETS, Molar, MolarBandit
+from engram.tables.intervals import Intervals
 from engram.tables.studies.forest import draw_forest, effects_table
 
 
-def _draw(record: Run, found: Row) -> dict[str, Figure]:
+def draw_sites(record: Run, found: Row) -> dict[str, Figure]:
+    """Draws sites' losses, and a forest plot of their estimates, as far as a run has them."""
     effects = effects_of(found, record.settings)
-    plots = {"losses": draw_losses(found)} if found.get("scored") else {}
+    plots = {"losses": draw_losses(found)} if found.get("loss-own") is not None else {}
     return plots | ({"forest": draw_forest(effects)} if effects else {})
 
 
-@reports(Molar.plug_in, _draw)
+@reports(Molar.plug_in, draw_sites)
 def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, coefficient_table, _effects_table)
+    show_sites(folder, as_json, coefficient_table, print_effects)
 
 
-def _effects_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table | None:
+def print_effects(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table | None:
+    """Returns the table of fixed and random effects over sites; None without estimates."""
     effects = effects_of(found, settings)[:MANY]
     return effects_table(effects) if effects else None
 
 
 def effects_of(found: Mapping[str, Any], settings: Mapping[str, Any]) -> list[MetaAnalysis]:
-    """Returns the meta-analyses of a run's coefficients, but of those with fewer than two sites."""
+    """Returns the meta-analyses of a run's coefficients, but of those with fewer than two sites.
+
+    Sites' own intervals are as they have sent them, if they have.
+    """
     given, effects = found.get("estimates"), list[MetaAnalysis]()
     if not given or not given["sites"]:
         return effects
-    coef, error = np.array(given["coef"]), np.array(given["error"], dtype=float)
+    coef, error = (np.array(given[key], dtype=float) for key in ("coef", "error"))
     error[np.isnan(error)] = np.inf
     freedom = np.array([np.inf if one is None else one for one in given["freedom"]])
+    low, high = (np.array(given.get(end, coef), dtype=float) for end in ("low", "high"))
+    method = settings["method"]
     for k, name in enumerate(found["shared"]["names"]):
         if (np.isfinite(error[:, k]) & (error[:, k] > 0)).sum() > 1:
             one = meta_analysis(
@@ -54,9 +62,13 @@ def effects_of(found: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Me
                 coef[:, k],
                 error[:, k],
                 freedom=freedom,
-                level=settings[f"{Molar.name}.level"],
-                ratio=RATIOS.get(settings[f"{Molar.name}.family"], ""),
+                level=settings[f"{method}.level"],
+                ratio=RATIOS.get(settings.get(f"{method}.family", method), ""),
             )
+            if "low" in given:
+                one = one._replace(
+                    sites=one.sites._replace(limits=Intervals(low[:, k], high[:, k]))
+                )
             effects.append(one)
     return effects
 

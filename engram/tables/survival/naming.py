@@ -17,8 +17,7 @@ from scipy.special import ndtr, ndtri
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.tables.survival.newton import SumsAt
-from engram.tables.survival.site_effects import SiteEffects, fit_effects, positions
+from engram.tables.survival.site_effects import SiteEffects, Sites, fit_effects, positions
 
 _FEWEST: Final = 3  # sites that share a column, of which one may be named
 _NIL: Final = 1e-9  # of an information: what the other estimates leave of it
@@ -43,7 +42,7 @@ class Naming(NamedTuple):
 
 
 def name_sites(
-    sites: Sequence[SumsAt],
+    sites: Sites,
     columns: int,
     *,
     level: float = 0.95,

@@ -10,7 +10,7 @@ coefficient that is more than three standard deviations from the middle, by the 
 likelihood too, is the site's own, as James and Stein have it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from engram.tables.random_effects import Posterior, Prior, Usual, posterior, set
 from engram.tables.site import Rows
 from engram.tables.survival.newton import SumsAt, square_root
 from engram.tables.survival.partial import Sums, total
-from engram.tables.survival.site_effects import SiteEffects, fit_effects, posterior_mode
+from engram.tables.survival.site_effects import SiteEffects, Sites, fit_effects, posterior_mode
 
 _PASSES: Final = 20  # over scatter, and over who is apart
 
@@ -37,16 +37,23 @@ class Scatter(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """Personal coefficients of all sites."""
+    """Personal coefficients of all sites.
 
-    coef: Array  # shape (M, d)
-    effects: SiteEffects  # the fit with those apart as ``separate``; its ``center`` is shared
+    Attributes:
+        coef: Shape (M, d); (0,) of sites elsewhere.
+        effects: The stratified fit with those apart as ``separate``; its ``center`` is shared.
+        scatter: By which sites ``personalize``.
+    """
+
+    coef: Array
+    effects: SiteEffects
+    scatter: Scatter
 
 
-def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
+def share(sites: Sites, columns: int, ask: Callable[[Scatter], Bools] | None = None) -> Sharing:
     """Fits the center, the scatter and all personal coefficients of d ``columns``.
 
-    A site computes ``personalize`` itself, and sends what is apart.
+    Sites elsewhere ``personalize`` themselves: ``ask`` returns what is apart there, shape (M, d).
 
     Raises:
         NoMaximum: There is no event, or columns are dependent.
@@ -56,12 +63,12 @@ def share(sites: Sequence[SumsAt], columns: int) -> Sharing:
     for _ in range(_PASSES):
         scatter = estimate_scatter(effects, confirmed)
         each = [personalize(site, scatter) for site in sites]
-        apart = np.stack([own for _, own in each])
+        apart = np.stack([own for _, own in each]) if ask is None else ask(scatter)
         apart &= 2 * apart.sum(axis=0) < len(sites)  # a majority cannot be apart from it
         if np.array_equal(apart, effects.separate):
             break
         effects, confirmed = fit_effects(sites, apart, effects), apart
-    return Sharing(np.stack([coef for coef, _ in each]), effects)
+    return Sharing(np.array([coef for coef, _ in each]), effects, scatter)
 
 
 def estimate_scatter(effects: SiteEffects, confirmed: Bools) -> Scatter:

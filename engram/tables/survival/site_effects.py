@@ -19,9 +19,17 @@ from engram.tables.survival.newton import SumsAt, maximize
 from engram.tables.survival.partial import Subjects, Sums, Ties, likelihood_sums, risk_sets
 
 
-def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> list[SumsAt]:
+class Sites(list[SumsAt]):
+    """Each site's sums."""
+
+    def sums(self, coefs: Array) -> Sequence[Sums]:
+        """Returns all sites' sums, each at coefficients of its own, shape (M, d)."""
+        return [sums_at(coef) for sums_at, coef in zip(self, coefs, strict=True)]
+
+
+def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> Sites:
     """Returns the sums of each site, for sites whose subjects are here."""
-    return [partial(likelihood_sums, risk_sets(one, ties)) for one in strata]
+    return Sites(partial(likelihood_sums, risk_sets(one, ties)) for one in strata)
 
 
 def posterior_mode(sums_at: SumsAt, prior: Prior) -> tuple[Array, Sums]:
@@ -61,7 +69,7 @@ class SiteEffects(NamedTuple):
 
 
 def fit_effects(
-    sites: Sequence[SumsAt],
+    sites: Sites,
     separate: Bools,
     start: SiteEffects | None = None,
     names: Sequence[str] | None = None,
@@ -86,15 +94,12 @@ def fit_effects(
     if start is not None:
         theta = np.append(start.center, start.coef[separate])
 
-    def each(theta: Array) -> list[Sums]:
-        return [sums_at(theta[at]) for sums_at, at in zip(sites, place, strict=True)]
-
-    def joint(theta: Array) -> Sums:
-        return joint_sums(each(theta), place)
+    def sums_at(theta: Array) -> Sums:
+        return joint_sums(sites.sums(theta[place]), place)
 
     # A site's own group without an event ends nothing.
-    theta = maximize(joint, theta, [*names, *owners], endless=bool(owners)).best
-    return SiteEffects(theta[place], separate, each(theta))
+    theta = maximize(sums_at, theta, [*names, *owners], endless=bool(owners)).best
+    return SiteEffects(theta[place], separate, sites.sums(theta[place]))
 
 
 def positions(separate: Bools) -> Ints:

@@ -1,5 +1,6 @@
 """Settings of Cox's model between sites."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Literal
 
@@ -26,10 +27,10 @@ CONCORDANCE = Metric(
 )
 PAIRS = Metric("pairs", _computed_by_sites, low=0, meaning="such pairs that can be compared")
 COLUMNS = [
-    *columns_of([CONCORDANCE], {"-own": True, "-shared": True}),
+    *columns_of([CONCORDANCE], {"-own": True, "-shared": True, "-personal": True}),
     *columns_of([PAIRS], {"": True}),
 ]
-"""Concordance of a site's own estimate, and of the shared coefficients; and the pairs."""
+"""Concordance of a site's own estimate, and of shared and personal coefficients; and the pairs."""
 
 
 @method
@@ -42,6 +43,7 @@ class Cox(Method):
     source = "Cox, 1972"
     tables = True
     survival = True
+    fits_all_rows = True
     unread = NO_NETWORK - {"missing"} | {
         *("num_rounds", "eval_every", "checkpoint_every", "max_weight"),
     }
@@ -55,8 +57,13 @@ class Cox(Method):
         "a group has no event; sites then send third derivatives, too",
     )
     level: Float = Field(0.95, gt=0, lt=1, description="level of confidence intervals")
+    sharing: Literal["none", "adaptive"] = Field(
+        "none",
+        description="none, or adaptive: sites' own hazard ratios shrink to what they share, and "
+        "those that differ are named, by further exchanges",
+    )
     exchanges: int = Field(
-        20,
+        60,
         ge=1,
         le=60,
         description="most exchanges of sums; they end when nothing changes, mostly after five. 1: "
@@ -75,8 +82,10 @@ class Cox(Method):
         return self.exchanges
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Also names a penalty of a single exchange, and indicators of missing values."""
+        """Also names what excludes one another, and indicators of missing values."""
         yield from super().problems(shared)
-        if self.exchanges == 1 and self.firth:
-            yield clash("firth", self.firth, "false with exchanges = 1", "exchanges")
+        special = {"exchanges": 1, "sharing": "adaptive", "firth": True}
+        both = [key for key, value in special.items() if getattr(self, key) == value][:2]
+        for one, other in itertools.pairwise(both):
+            yield clash(other, special[other], f"another with {one} = {special[one]}", one)
         yield from self.without_indicators(shared)

@@ -1,7 +1,7 @@
 """The sites' side of Cox's model: subjects, event times and baseline hazards stay here."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -9,22 +9,25 @@ from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables, shared_by
 from engram.client.memory import MemoryStore
 from engram.client.requests import round_of, split
-from engram.core.arrays import Array
+from engram.core.arrays import Array, Bools
 from engram.data.tables.tables import TableData
 from engram.guards.noise import secret_noise
-from engram.scoring.intervals import quantile
 from engram.scoring.survival_scores import concordant_pairs
 from engram.settings.experiment import Experiment
-from engram.tables.federation.molar_messages import SHARED, read_shared
+from engram.tables.federation.molar_messages import SHARED, SharedEstimate, read_shared
 from engram.tables.federation.site_host import TableHost, reply
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
+from engram.tables.survival.federation.asked_sites import AT, SCATTER
 from engram.tables.survival.federation.cox import COLUMNS, Cox
 from engram.tables.survival.federation.messages import sums_record
-from engram.tables.survival.newton import NoMaximum, fit
-from engram.tables.survival.partial import Subjects, Sums, likelihood_sums, risk_sets
+from engram.tables.survival.newton import fit
+from engram.tables.survival.own_intervals import own_intervals
+from engram.tables.survival.partial import Subjects, likelihood_sums, risk_sets
+from engram.tables.survival.sharing import Scatter, personalize
+from engram.tables.survival.site_effects import site_sums
 from engram.wire.messages import Content
-from engram.wire.wire import floats_record
+from engram.wire.wire import floats_record, read_floats
 
 ENOUGH: Final = 30
 """Events of a site whose estimate alone may stand for it."""
@@ -71,10 +74,12 @@ class CoxSites(TableHost):
             if not right.all():
                 raise ValueError(f"{words} in every row")
 
-    def sums(self, client: int, coef: Array) -> Sums:
+    def answer(self, client: int, coef: Array, scatter: Scatter | None = None) -> Any:
         """Returns a client's sums at coefficients; of a single exchange, those of its estimate.
 
-        The latter are of the parabola with the likelihood's maximum and curvature there.
+        The latter are of the parabola with the likelihood's maximum and curvature there. With a
+        ``scatter`` instead, it returns marks of what is apart by it, and the client's own
+        coefficients, errors and limits, shape (d, 5).
 
         Raises:
             ValueError: Its rows cannot be used, or its events are too few.
@@ -83,9 +88,13 @@ class CoxSites(TableHost):
         if subjects.event.sum() < self._least:
             few = f"fewer than {self._least} events (least-count), whose sums would tell of each"
             raise ValueError(f"it has {few if self._least > 1 else 'no event'}")
+        if scatter is not None:
+            estimate, error, limits = own_intervals(subjects, ties=own.ties, level=own.level)
+            return np.stack(
+                [self._personal(subjects, scatter)[1], estimate, error, *limits], axis=1
+            )
         if own.exchanges > 1:
-            sets = risk_sets(subjects, own.ties)
-            return likelihood_sums(sets, coef, third=own.firth)
+            return likelihood_sums(risk_sets(subjects, own.ties), coef, third=own.firth)
         self._check_enough(subjects)
         found = fit([subjects], own.ties, names=self.data.columns)
         score = found.sums.information @ found.coef
@@ -104,59 +113,74 @@ class CoxSites(TableHost):
                 raise ValueError(f"it has {words}, which are too few {advice}")
 
     def personalize(
-        self, client: int, coef: Array, half_width: Array, server_round: int
+        self, client: int, shared: SharedEstimate, number: int, scatter: Scatter | None = None
     ) -> dict[str, float]:
         """Stores a client's baseline hazard and coefficients, and scores them.
 
         Returns:
             ``rows`` (that were held out); ``pairs`` of these that can be compared, and the share of
-            them that the client's own estimate and the shared coefficients have right
-            (``concordance-own`` and ``-shared``); NaN without.
+            them that the client's own estimate, and the shared and personal coefficients, have
+            right (``concordance-own``, ``-shared`` and ``-personal``); NaN without.
         """
-        subjects = self.subjects(client)
-        try:
-            found = fit([subjects], self.own.ties, penalized=self.own.firth)
-            own, error = found.coef, found.standard_error
-        except NoMaximum:
-            own = error = np.full_like(coef, np.nan)
-        baseline = baseline_hazard(subjects, coef)
-        reach = quantile((1 + self.own.level) / 2, np.inf) * error
-        columns = coef, coef - half_width, coef + half_width, own, own - reach, own + reach
+        subjects, (coef, _), half_width = self.subjects(client), *shared
+        own, _, limits = own_intervals(subjects, ties=self.own.ties, level=self.own.level)
+        mine = coef if scatter is None else self._personal(subjects, scatter)[0]
+        baseline = baseline_hazard(subjects, mine)
+        columns = coef, coef - half_width, coef + half_width, own, *limits, mine
         memory = floats_record(
             coefficients=np.stack(columns, axis=1),
             baseline=np.stack([baseline.time, baseline.hazard]),
             at=np.array([baseline.reference, baseline.end]),
         )
-        self._store.save(client, memory, server_round=server_round, durable=0)
-        return self._scores(client, own, coef)
+        self._store.save(client, memory, server_round=number, durable=0)
+        return self._scores(client, own, coef, mine)
 
-    def _scores(self, client: int, own: Array, shared: Array) -> dict[str, float]:
+    def _scores(self, client: int, *each: Array) -> dict[str, float]:
         nothing = dict.fromkeys(_SCORES, np.nan) | {"rows": 0}
         rows = self.data.test[client]
         if rows is None or as_subjects(rows).event.sum() < self._least:
             return nothing
         x, time, event, entry, weights = as_subjects(rows)
-        right, pairs = concordant_pairs(time, event, x @ shared, entry, weights)
+        etas = [x @ coef for coef in each]
+        counts = [concordant_pairs(time, event, eta, entry, weights) for eta in etas]
+        pairs = float(counts[1][1])
         if not pairs:
             return nothing
-        alone = concordant_pairs(time, event, x @ own, entry, weights)[0]
-        alone = np.nan if np.isnan(own).any() else alone
-        figures = len(time), float(alone / pairs), float(right / pairs), float(pairs)
-        return dict(zip(_SCORES, figures, strict=True))
+        right = (
+            n / pairs if np.isfinite(eta).all() else np.nan
+            for (n, _), eta in zip(counts, etas, strict=True)
+        )
+        return dict(zip(_SCORES, (len(time), *map(float, right), pairs), strict=True))
 
     def _trained(self, content: Content, clients: Iterable[int]) -> Content:
-        dim, number = len(self.data.columns), round_of(content)
-        coef = np.zeros(dim)
-        if SHARED in content:
-            (coef, _), _ = shared_by(content, lambda record: read_shared(record, dim))
-        found, failed = self._by_client(clients, lambda client: self.sums(client, coef))
-        sent = sums_record([*found.values()], dim, third=self.own.firth)
+        dim, number, clients = len(self.data.columns), round_of(content), [*clients]
+        each, scatter = np.zeros((len(clients), dim)), self._scatter(content)
+        if scatter is None:
+            each = shared_by(content, lambda record: read_floats(record, AT, each.shape))
+        at = dict(zip(clients, each, strict=True))
+        found, failed = self._by_client(clients, lambda c: self.answer(c, at[c], scatter))
+        sent = (
+            sums_record([*found.values()], dim, third=self.own.firth)
+            if scatter is None
+            else floats_record(own=np.reshape([*found.values()], (len(found), dim, 5)))
+        )
         return reply(split(number, found, failed), sum(self.sizes[c] for c in found), sent)
+
+    def _personal(self, subjects: Subjects, scatter: Scatter) -> tuple[Array, Bools]:
+        return personalize(site_sums([subjects], self.own.ties)[0], scatter)
+
+    def _scatter(self, content: Content) -> Scatter | None:
+        if SCATTER not in content.get(SHARED, {}):
+            return None
+        size = len(Scatter._fields), len(self.data.columns)
+        return Scatter(*shared_by(content, lambda record: read_floats(record, SCATTER, size)))
 
     def _evaluated(self, content: Content, clients: Iterable[int]) -> Content:
         dim, number = len(self.data.columns), round_of(content)
-        (coef, _), half = shared_by(content, lambda record: read_shared(record, dim))
-        found, failed = self._by_client(clients, lambda c: self.personalize(c, coef, half, number))
+        given = shared_by(content, lambda record: read_shared(record, dim)), number
+        found, failed = self._by_client(
+            clients, lambda c: self.personalize(c, *given, self._scatter(content))
+        )
         columns = {name: [scores[name] for scores in found.values()] for name in _SCORES}
         return reply(split(number, found, failed) | columns, int(sum(columns["rows"])))
 

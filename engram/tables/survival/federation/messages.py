@@ -12,9 +12,6 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.core.types import Params
 from engram.scoring.score_columns import LARGEST
-from engram.tables.federation.molar_messages import SharedEstimate, shared_record
-from engram.tables.shrinkage import Shared
-from engram.tables.survival.newton import Ascent
 from engram.tables.survival.partial import Sums
 from engram.wire.wire import floats_record, read_floats
 
@@ -45,6 +42,11 @@ def read_sums(record: Params, count: int, dim: int, *, third: bool) -> list[Sums
     return [Sums(*part) for part in parts]
 
 
+def read_own(record: Params, count: int, dim: int) -> Array:
+    """Reads sites' marks of what is apart, and own coefficients, errors and limits, (k, d, 5)."""
+    return read_floats(record, "own", (count, dim, 5))
+
+
 def impossible_sums(site: Sums, rows: int) -> str | None:
     """Checks a site's sums: the first fault in words, or None."""
     parts = [np.abs(part) for part in site if part is not None]
@@ -57,26 +59,3 @@ def impossible_sums(site: Sums, rows: int) -> str | None:
     if lopsided or values.min(initial=0) < -_ROUNDING * values.max(initial=0):
         return "its information is none of a likelihood"
     return None
-
-
-def ascent_record(state: Ascent, half_width: Array) -> Params:
-    """Serializes the state between exchanges, and half-widths of intervals, shape (d,)."""
-    both, third = (state.sums, state.first), state.sums.third is not None
-    shared = SharedEstimate(Shared(state.coef, state.sums.events), half_width)
-    return (
-        shared_record(shared)
-        | sums_record(both, len(state.coef), third=third)
-        | floats_record(
-            best=state.best,
-            step=state.step,
-            numbers=np.array([float(state.done), state.exchanges]),
-        )
-    )
-
-
-def read_ascent(record: Params, dim: int, *, third: bool) -> Ascent:
-    """Reads a record of ``ascent_record``."""
-    coef, best, step = (read_floats(record, name, (dim,)) for name in ("coef", "best", "step"))
-    done, exchanges = read_floats(record, "numbers", (2,)).tolist()
-    sums, first = read_sums(record, 2, dim, third=third)
-    return Ascent(coef, done > 0, best, sums, first, step, int(exchanges))

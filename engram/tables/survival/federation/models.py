@@ -51,14 +51,15 @@ def curve_times(end: float) -> Array:
 
 def _of_memory(memory: Params, schema: Schema) -> Coefficients:
     """Returns layers from inputs to survival at round times."""
-    coef, low, high, own, *ends = memory["coefficients"].numpy().T
+    coef, low, high, *more = memory["coefficients"].numpy().T
     time, hazard = memory["baseline"].numpy()
     reference, end = memory["at"].tolist()
-    found = _ratios(schema, coef, low, high, {"own": own, "own low": ends[0], "own high": ends[1]})
+    names = "own", "own low", "own high", "personal"
+    found = _ratios(schema, coef, low, high, dict(zip(names, more, strict=True)))
     times = curve_times(end)
     at_times = Baseline(time, hazard, reference, end).cumulative_hazard(reference)(times)
     bias, curve = -memory["at"][:1], torch.from_numpy(at_times)
-    state = {"layer0.weight": torch.from_numpy(coef[None]), "layer0.bias": bias}
+    state = {"layer0.weight": memory["coefficients"][:, -1][None].contiguous(), "layer0.bias": bias}
     outputs = [f"survival at {each:g}" for each in times]
     return found._replace(state=state | {"curve.hazard": curve}, outputs=outputs)
 
@@ -106,9 +107,8 @@ def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
     table = Rows(np.asarray(rows.x, dtype=np.float64), time, *beside)
     store = RamStore()
     site = CoxSites(e, TableData([table], [None], schema), store)
-    (coef, _), half = read_shared(learned.checkpoint.model, len(schema.inputs))
     try:
-        site.personalize(0, coef, half, 1)
+        site.personalize(0, read_shared(learned.checkpoint.model, len(schema.inputs)), 1)
     except ValueError as error:
         raise DataError(f"the rows cannot be used: {one_line(str(error))}") from error
     found = _of_memory(store.load(0, before=2) or {}, schema)

@@ -1,6 +1,7 @@
 """Report of Cox's model between sites: hazard ratios with their intervals."""
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,30 @@ from rich.table import Table
 from engram.cli.console import new_table
 from engram.compare.reports.base import reports
 from engram.compare.reports.sites import MANY, show_sites
+from engram.settings.errors import one_line
+from engram.tables.effects.summary import shown_p
+from engram.tables.federation.report import draw_sites, effects_of, print_effects
 from engram.tables.survival.federation.cox import Cox
 
 
-@reports(Cox.plug_in, lambda _, row: {})
+@reports(Cox.plug_in, draw_sites)
 def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, hazard_table)
+    show_sites(folder, as_json, hazard_table, site_table, print_effects)
+
+
+def site_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table | None:
+    """Returns the sites' own hazard ratios, with their intervals, and which sites differ."""
+    if not (effects := effects_of(found, settings)):
+        return None
+    title, headings = "Sites' own hazard ratios", ["hazard ratio", "interval", "differs"]
+    table = new_table(["column", "site"], headings, title=title, padding=(0, 1))
+    differs = {(one["column"], one["site"]): one["p_value"] for one in found["differences"]}
+    each = ((one.name, zip(one.sites.names, *one.sites.shown, strict=True)) for one in effects)
+    rows = ((name, *row) for name, lines in each for row in lines)
+    for name, site, ratio, low, high in islice(rows, MANY):
+        mark = f"p {shown_p(differs[name, site])}" if (name, site) in differs else ""
+        table.add_row(name, one_line(site), f"{ratio:.4g}", f"{low:.4g} .. {high:.4g}", mark)
+    return table
 
 
 def hazard_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table:
@@ -23,11 +42,15 @@ def hazard_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table
     shared, level = found["shared"], settings[f"{Cox.name}.level"]
     title = f"Stratified by {found['sites']} sites with {found['events']:g} events"
     headings = ["coefficient", "hazard ratio", f"{level:g} interval"]
+    hull = found.get("all-but-one", [])
+    headings += ["all sites but one at most"] * bool(hull)
     table = new_table(["column"], headings, title=title, padding=(0, 1))
-    parts = list(zip(*(shared[key] for key in ("names", "coef", "low", "high")), strict=True))
-    for name, coef, low, high in parts[:MANY]:
-        ratio, *ends = (f"{value:.4g}" for value in np.exp([coef, low, high]))
-        table.add_row(name, f"{coef:.4g}", ratio, " .. ".join(ends))
+    given = [shared[key] for key in ("names", "coef", "low", "high")]
+    parts = list(zip(*given, *np.array(hull, dtype=float), strict=True))
+    for name, coef, *limits in parts[:MANY]:
+        ratio, *ends = (f"{value:.4g}" for value in np.exp([coef, *limits]))
+        each = (" .. ".join(ends[k : k + 2]) for k in range(0, len(ends), 2))
+        table.add_row(name, f"{coef:.4g}", ratio, *each)
     if len(parts) > MANY:
         table.add_row("...", f"{len(parts)} in all", "in results.json")
     lines = ["Approximate: sites' own estimates in one exchange."] * found["approximate"]

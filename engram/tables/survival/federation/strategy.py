@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from engram.core.arrays import Array
 from engram.core.types import Params
 from engram.scoring.evaluation import Evaluation
 from engram.scoring.intervals import quantile
@@ -13,20 +14,31 @@ from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Nodes, Row, strategies
 from engram.strategies.site_strategy import read_split, sites_in_words
-from engram.tables.federation.molar_messages import SHARED, SITES, read_shared, shared_record
+from engram.tables.federation.molar_messages import (
+    SHARED,
+    SITES,
+    SharedEstimate,
+    read_shared,
+    shared_record,
+)
 from engram.tables.federation.scored_sites import ScoredSites
+from engram.tables.shrinkage import Shared
+from engram.tables.survival.federation.asked_sites import AT, SCATTER, AskedSites, Unanswered
 from engram.tables.survival.federation.cox import COLUMNS, Cox
 from engram.tables.survival.federation.messages import (
-    ascent_record,
     impossible_sums,
-    read_ascent,
+    read_own,
     read_sums,
+    sums_record,
 )
+from engram.tables.survival.naming import Naming, name_sites
 from engram.tables.survival.newton import Ascent, NoMaximum, ascend
-from engram.tables.survival.partial import Sums, total
+from engram.tables.survival.partial import total
+from engram.tables.survival.shared_intervals import shared_intervals
+from engram.tables.survival.sharing import Sharing, share
 from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import arrays_of
+from engram.wire.wire import arrays_of, floats_record
 
 
 @strategies(Cox.plug_in)
@@ -34,50 +46,74 @@ class CoxExchange(ScoredSites):
     """Cox's model between sites that keep their subjects.
 
     A round asks every site for its sums at the coefficients so far, and takes one of Newton's steps
-    by those of all. A site that does not reply, or sends impossible sums, is left out and warned
-    of. After the last round each site computes its baseline hazard, and scores the coefficients.
+    by those of all. With adaptive sharing the search for sites that differ, and for the scatter,
+    goes on in the same way. A site that does not reply, or sends impossible sums, is left out and
+    warned of; where the usable sites change, all begins anew. After the last round each site
+    computes its baseline hazard, and scores the coefficients.
 
     Attributes:
-        found: The last round's usable sums, by client.
+        found: The last round's usable answers, by client.
     """
 
     columns = COLUMNS
 
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
         super().__init__(experiment, roster)
-        self._own = experiment.of(Cox)
-        self._ascent, self._clients = Ascent.begin(np.zeros(self._dim)), experiment.num_clients
-        self.found: dict[int, Sums] = {}
+        self._own, self._names = experiment.of(Cox), [*self.sites.columns]
+        self.found: dict[int, Any] = {}
+        self._compute({})
 
-    @property
-    def _dim(self) -> int:
-        return len(self.sites.columns)
+    def _compute(self, arrays: Params) -> None:
+        """Computes as much as a round's arrays allow, and what to ask the sites next.
+
+        Raises:
+            RunStopped: The likelihood has no maximum.
+        """
+        own, names, dim = self._own, self._names, len(self._names)
+        self._there: list[int] = arrays["clients"].tolist() if arrays else []
+        self._answers = sites = AskedSites(count := len(self._there), dim, arrays)
+        self._compared: tuple[Naming, Sharing] | None = None
+        self._ascent, self._over = Ascent.begin(np.zeros(dim)), False
+        try:
+            while not self._ascent.done:
+                sums = total(sites.sums(np.tile(self._ascent.coef, (max(count, 1), 1))))
+                state = ascend(self._ascent, sums, names, penalized=own.firth)
+                self._ascent = state._replace(done=state.done or own.exchanges == 1)
+            if own.sharing == "adaptive" and count > 1:
+                naming = name_sites(sites, dim, level=own.level, names=names)
+                self._compared = naming, share(sites, dim, lambda at: sites.own(at)[..., 0] > 0)
+            self._over = True
+        except Unanswered as asked:
+            self._next = asked
+        except NoMaximum as error:
+            raise RunStopped(f"{error} (cox.firth=true)") from error
 
     def init(self) -> Params:
-        """Returns no arrays; the state is which sites were there, and whether it is over."""
-        self.state = {"there": torch.zeros(self._clients), "done": torch.zeros(1)}
+        """Returns no arrays; the state is whether it is over."""
+        self.state = {"done": torch.zeros(1)}
         return {}
 
     def configure_train(
         self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
     ) -> Iterable[Question]:
-        """Asks every site for its sums at the coefficients so far."""
-        shared: dict[str, Params] = {}
+        """Asks every site for its sums at its coefficients so far, or for what is apart."""
         self.scored = None
-        if server_round > 1:
-            self._ascent = read_ascent(arrays, self._dim, third=self._own.firth)
-            shared = {SHARED: self._told(arrays)}
-        return self.questions(TRAIN, server_round, config, grid, lambda _: shared)
+        self._compute(arrays)
+        kind, question = self._next.kind, self._next.question
+        rows, other = dict(zip(self._there, question, strict=False)), np.zeros(len(self._names))
 
-    def _told(self, arrays: Params) -> Params:
-        return shared_record(read_shared(arrays, self._dim))
+        def ask(clients: list[int]) -> dict[str, Params]:
+            own = question if kind == SCATTER else np.stack([rows.get(c, other) for c in clients])
+            return {SHARED: {kind: torch.from_numpy(own)}}
+
+        return self.questions(TRAIN, server_round, config, grid, ask)
 
     def aggregate_train(self, server_round: int, replies: Sequence[Reply]) -> tuple[Params, Row]:
-        """Takes Newton's step by the sums of all usable sites.
+        """Takes the next step by the answers of all usable sites.
 
         Returns:
-            The record of ``ascent_record``; and ``sites`` (number of sites in the sums),
-            ``left-out`` (of those that are not), ``events`` and ``loglik``.
+            All answers so far, and the shared coefficients; and ``sites`` (number of sites in
+            them), ``left-out`` (of those that are not), ``events`` and ``loglik``.
 
         Raises:
             RunStopped: Too few sites are usable, or the likelihood has no maximum.
@@ -85,32 +121,43 @@ class CoxExchange(ScoredSites):
         self.found, self.left_out = {}, {}
         self.left_out |= self.gather(server_round, replies, self._read)
         self.check_enough(len(self.found))
-        sums, state = total([self.found[client] for client in sorted(self.found)]), self._ascent
-        there = torch.zeros(self._clients)
-        there[sorted(self.found)] = 1.0
-        if not torch.equal(there, self.state["there"]):  # the likelihood is of others than before
-            state = state._replace(sums=state.sums._replace(loglik=-np.inf))
-        try:
-            state = ascend(state, sums, [*self.sites.columns], penalized=self._own.firth)
-        except NoMaximum as error:
-            raise RunStopped(f"{error} (cox.firth=true)") from error
-        state = state._replace(done=state.done or self._own.exchanges == 1)
-        self._ascent = state
-        self.state = {"there": there, "done": torch.full((1,), float(state.done))}
-        counts = {"sites": len(self.found), "left-out": len(self.left_out)}
-        row = counts | {"events": sums.events, "loglik": sums.loglik}
+        clients, told, asked = sorted(self.found), self._answers.record, self._next
+        answers, dim = [self.found[client] for client in clients], len(self._names)
+        if clients != self._there:
+            told = {"clients": torch.tensor(clients)}
+        if clients == self._there or not asked.question.any():  # else it was another's question
+            third, sums = self._own.firth, asked.kind == AT
+            record = (
+                sums_record(answers, dim, third=third)
+                if sums
+                else floats_record(own=np.stack(answers))
+            )
+            AskedSites(len(clients), dim, told).add(asked, record)
+        self._compute(told)
+        self.state, state = {"done": torch.full((1,), float(self._over))}, self._ascent
+        row: Row = {"sites": len(clients), "left-out": len(self.left_out)}
+        row |= {"events": state.sums.events, "loglik": state.sums.loglik}
+        if not state.exchanges:
+            row["loglik"] = None
+            if server_round == self._own.exchanges:
+                raise RunStopped("other sites were there in the last exchange: start the run again")
+            return told, row
         half = quantile((1 + self._own.level) / 2, np.inf) * state.standard_error
-        return ascent_record(state, half), row
+        shared = SharedEstimate(Shared(state.coef, state.sums.events), half)
+        return told | shared_record(shared), row
 
     def _read(self, content: Content, clients: list[int]) -> None:
         ids, failed, _ = read_split(content, clients)
-        given = arrays_of(content, SITES), len(ids), self._dim
+        self.left_out |= failed
+        given = arrays_of(content, SITES), len(ids), len(self._names)
+        if self._next.kind == SCATTER:
+            self.found |= dict(zip(ids, read_own(*given), strict=True))
+            return
         for client, sent in zip(ids, read_sums(*given, third=self._own.firth), strict=True):
             if why := impossible_sums(sent, self.sites.rows[client]):
-                failed[client] = why
+                self.left_out[client] = why
             else:
                 self.found[client] = sent
-        self.left_out |= failed
 
     @property
     def over(self) -> bool:
@@ -123,7 +170,11 @@ class CoxExchange(ScoredSites):
         """Sends the coefficients to every online site, after the last exchange."""
         if not self.over and server_round < self._own.exchanges:
             return self.questions(EVALUATE, server_round, config, grid, lambda _: None)
-        return super().configure_evaluate(server_round, self._told(arrays), config, grid)
+        self._compute(arrays)
+        told = shared_record(read_shared(arrays, len(self._names)))
+        if self._compared is not None:
+            told |= floats_record(scatter=np.stack(self._compared[1].scatter))
+        return super().configure_evaluate(server_round, told, config, grid)
 
     def scores(self) -> Row:
         """Returns the concordance over sites: the share of the pairs of all."""
@@ -133,26 +184,44 @@ class CoxExchange(ScoredSites):
         """Returns the shared coefficients, the sites left out and why, and each site's scores."""
         if self.scored is None:
             raise RunStopped("no site has replied to the shared coefficients: see the warnings")
-        state = read_ascent(arrays, self._dim, third=self._own.firth)
-        (coef, _), half = read_shared(arrays, self._dim)
+        self._compute(arrays)
+        state, (coef, _), half = self._ascent, *read_shared(arrays, len(self._names))
         return {
             "sites": row["sites"],
             "left-out": row["absent"],
             "events": state.sums.events,
-            "exchanges": state.exchanges,
+            "exchanges": row["round"],
             "approximate": self._own.exchanges == 1,
-            "settled": state.done,
+            "settled": self.over,
             "loglik": state.sums.loglik,
             "null-loglik": state.first.loglik,
             **self.scores(),
             "shared": {
-                "names": [*self.sites.columns],
+                "names": self._names,
                 "coef": coef.tolist(),
                 "error": state.standard_error.tolist(),
                 "low": (coef - half).tolist(),
                 "high": (coef + half).tolist(),
             },
+            **self._comparison(),
             "clients": self.scored.listed("rows"),
+        }
+
+    def _comparison(self) -> Row:
+        """Own estimates, who differs, and what all sites but one at most share."""
+        if self._compared is None:
+            return {}
+        (shared, _, differences), (*_, scatter) = self._compared
+        names, sites = self._names, [self.called(client) for client in self._there]
+        own = map(_listed, np.moveaxis(self._answers.own(scatter), 2, 0)[1:])
+        return {
+            "all-but-one": [*map(_listed, shared_intervals(shared, level=self._own.level)[2])],
+            "estimates": dict(zip(("coef", "error", "low", "high"), own, strict=True))
+            | {"sites": sites, "freedom": [None] * len(sites)},
+            "differences": [
+                {**one._asdict(), "site": sites[one.site], "column": names[one.column]}
+                for one in differences
+            ],
         }
 
     @staticmethod
@@ -164,15 +233,20 @@ class CoxExchange(ScoredSites):
         words += f", {row['events']:g} events"
         if row.get("concordance-shared") is None:
             return words
-        own, shared = (row[f"concordance-{kind}"] for kind in ("own", "shared"))
+        own, mine = (row[f"concordance-{kind}"] for kind in ("own", "personal"))
         alone = "" if own is None else f" (alone {own:.3f})"
-        return f"{words}, held-out concordance {shared:.3f}{alone}"
+        return f"{words}, held-out concordance {mine:.3f}{alone}"
+
+
+def _listed(values: Array) -> Any:
+    """Values as JSON has them."""
+    return np.where(np.isfinite(values), values, np.array(None, dtype=object)).tolist()
 
 
 def _concordances(scored: Evaluation) -> Row:
     """Concordance over the pairs of all sites that have an estimate."""
     found: Row = {"scored": int((scored.columns["pairs"] > 0).sum())}
-    for name in ("concordance-own", "concordance-shared"):
+    for name in (column.name for column in COLUMNS[:-1]):
         some = np.isfinite(scored.columns[name])
         pairs, values = scored.columns["pairs"][some], scored.columns[name][some]
         found[name] = float(pairs @ values / pairs.sum()) if some.any() else None

@@ -1,12 +1,15 @@
 """Cox's model between sites: R's figures from a few exchanges, curves to take home, refusals."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import engram
 from engram.client.memory import RamStore
+from engram.compare.reports.base import plots_of
 from engram.data.tables.tables import table_data
 from engram.home.predicting import predict
+from engram.runs.run import Run
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError, RunStopped
 from engram.simulations.grid import InProcessGrid
@@ -14,9 +17,11 @@ from engram.tables import CoxRegressor, survival_target
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
 from engram.tables.survival.federation.host import CoxSites, as_subjects
+from engram.tables.survival.federation.report import site_table
 from tests.support import small
 from tests.tables.federation.sites import odd, with_arrays
 from tests.tables.survival.figures import HERE, figures, rows_of
+from tests.tables.survival.sites import COEF, draw_sites
 
 ROLES = {name: name for name in ("event", "time", "entry", "weight")}
 
@@ -31,7 +36,7 @@ def schema_of(figure, **more):
 
 def settings(figure, **special):
     given = {"method": "cox", "dataset": f"csv:{HERE / figure['rows']}.csv", "timeout": 1.0}
-    given |= {"task_column": "site", "test_fraction": 0.001, "ties": figure["ties"]}
+    given |= {"task_column": "site", "test_fraction": 0, "ties": figure["ties"]}
     given |= {"num_clients": rows_of(figure)[1]["site"].nunique(), "schema": schema_of(figure)}
     return small(**given | special)
 
@@ -138,6 +143,54 @@ def test_small_and_lying_sites_are_left_out_by_name(tmp_path):
     assert found["left-out"]["3"] == "its information is none of a likelihood"
     assert "events of" in found["left-out"]["4"]
     assert found["left-out"]["5"] == "no reply"
+
+
+def test_sharing_and_naming_between_nodes_are_those_of_all_rows(tmp_path):
+    sites = draw_sites([COEF, np.add(COEF, [2.0, 0]), COEF, COEF, np.subtract(COEF, [0, 0.3])], 90)
+    parts = [pd.DataFrame({"a": s.x[:, 0], "b": s.x[:, 1], "time": s.time, "event": s.event * 1,
+                           "site": f"s{m}"}) for m, s in enumerate(sites)]  # fmt: skip
+    rows = pd.concat(parts)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    schema = 'columns.time = {role = "time"}\ncolumns.event = {role = "event"}'
+    e = small(method="cox", dataset=f"csv:{tmp_path / 'rows.csv'}", task_column="site", timeout=1.0,
+              test_fraction=0.1, num_clients=5, schema=schema, sharing="adaptive")  # fmt: skip
+    strata = [as_subjects(own) for own in table_data(e).train]
+    x, time, event = (np.concatenate(part) for part in list(zip(*strata, strict=True))[:3])
+    site = np.repeat([f"s{m}" for m in range(5)], [len(one.time) for one in strata])
+    y = survival_target(event, time)
+    model = CoxRegressor(sharing="adaptive").fit(x, y, site)
+    wanted = model.compare_sites(x, y, site)
+    asked = []
+
+    def drops(client, reply):
+        asked.append(client)
+        return None if client == 3 and asked.count(3) == 7 else reply
+
+    for n, grid in enumerate((odd(drops), InProcessGrid)):  # a site is silent once, in the search
+        found, store = run(tmp_path / f"run-{n}", e, grid=grid)
+        assert found["settled"]
+        assert found["exchanges"] < 40
+        hull = wanted.shared.all_but_one
+        np.testing.assert_allclose(found["all-but-one"], hull, rtol=1e-9)
+        named = [(d["site"], d["column"]) for d in found["differences"]]
+        assert named[0] == ("s1", "a")
+        assert named == [(f"s{d.site}", "ab"[d.column]) for d in wanted.naming.differences]
+        for mine, one in zip(found["differences"], wanted.naming.differences, strict=True):
+            figures = [mine[key] for key in ("score", "ratio", "p_value")]
+            np.testing.assert_allclose(figures, one[2:], rtol=1e-9)
+        for client, (coef, own) in enumerate(zip(model.task_coef_, wanted.own, strict=True)):
+            memory = store.load(client, before=99)["coefficients"].numpy()
+            np.testing.assert_allclose(memory[:, -1], coef, rtol=1e-9)
+            np.testing.assert_allclose(memory[:, 3:6].T, [own.coef, *own.limits], rtol=1e-9)
+            assert found["estimates"]["low"][client] == memory[:, 4].tolist()
+    assert asked.count(3) > 7
+    assert set(plots_of(Run.open(tmp_path / "run-1"))) == {"forest"}
+    marks = site_table(found, {"method": "cox", "cox.level": 0.95}).columns[4].cells
+    places = [(f"s{m}", name) for name in "ab" for m in range(5)]
+    assert [bool(mark) for mark in marks] == [place in named for place in places]
+    (tmp_path / "run-1" / "results.json").unlink()  # as if it had been killed
+    again, _ = run(tmp_path / "run-1", e.model_copy(update={"resume": str(tmp_path / "run-1")}))
+    assert again["differences"] == found["differences"]
 
 
 def test_a_single_exchange_is_approximate_and_takes_large_sites(tmp_path):
