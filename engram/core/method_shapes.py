@@ -1,12 +1,16 @@
 """The slots of a method by their names and shapes, without any data."""
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_map
 
 from engram.core.contract import Contract
 from engram.core.method import Method, Objective, Served, Slots
+from engram.core.rounds import first_steps
 from engram.core.slots import flat, pick, zeros
 from engram.core.tree import select
 from engram.core.types import Batch, Params
@@ -24,6 +28,8 @@ class Shapes(NamedTuple):
     sent: Slots  # slots that it sends
     kept: Slots  # slots that it keeps
     served: Served  # the models that serve it
+    # ``steps -> gradients`` of batches in a round of the client's; None if that is unknown.
+    gradients: Callable[[int], int | None] = lambda steps: None
 
     @property
     def received(self) -> Slots:
@@ -48,7 +54,8 @@ def _zeros(w: Params, batch: Batch, names: Any = None) -> Params:
 
 def _undifferentiated(function: Callable[..., Any], names: Any = None) -> Callable[..., Any]:
     def derivative(w: Any, *rest: Any) -> Any:
-        return zeros(w if names is None else pick(w, names)), function(w, *rest)[1]
+        some = w if names is None else pick(w, names)
+        return tree_map(torch.zeros_like, some), function(w, *rest)[1]
 
     return derivative
 
@@ -80,22 +87,49 @@ def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
 
 def gradients_of(made: Callable[[Objective], Method], work: Slots) -> int:
     """Returns the largest number of gradients of a local step; a Hessian product counts as two."""
-    taken = 0
-
-    def gradient(w: Params, batch: Batch, names: Any = None) -> Params:
-        nonlocal taken
-        taken += 1
-        return _zeros(w, batch, names)
-
-    def product(w: Params, batch: Batch, v: Params) -> Params:
-        nonlocal taken
-        del w, batch
-        taken += 2
-        return zeros(v)
-
-    most, counting = 0, WITHOUT_DATA._replace(gradient=gradient, hessian_product=product)
-    for phase in made(counting).client.phases:
-        taken = 0
+    objective, taken = _counting(WITHOUT_DATA)
+    most = 0
+    for phase in made(objective).client.phases:
+        before = taken.total()
         phase.direction(work, ((),) * phase.batches)
-        most = max(most, taken)
+        most = max(most, taken.total() - before)
     return most
+
+
+def round_gradients(
+    made: Callable[[Objective], Method], shapes: Shapes, batch: Batch, steps: int
+) -> int:
+    """Returns the gradients of batches that a client computes in a round of so many steps.
+
+    They are counted as by ``gradients_of``; derivatives of a method's own functions count, too.
+    """
+    objective, taken = _counting(WITHOUT_DATA, functions=True)
+    client = made(objective).client
+    client.begin(shapes.received, client.start, batch if client.initial_rows else None)
+    starts = [*first_steps(client.phases, steps), steps]
+    for phase, (start, end) in zip(client.phases, pairwise(starts), strict=True):
+        before = taken.total()
+        phase.direction(shapes.work, (batch,) * phase.batches)
+        taken["later"] += (taken.total() - before) * (end - start - 1)
+    return taken.total()
+
+
+def _counting(objective: Objective, *, functions: bool = False) -> tuple[Objective, Counter[str]]:
+    """Returns the objective, and a count of the gradients that are taken of it."""
+    taken = Counter[str]()
+
+    def counted(function: Callable[..., Any], gradients: int) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            taken["now"] += gradients
+            return function(*given)
+
+        return call
+
+    def differentiate(*given: Any) -> Any:
+        return counted(objective.differentiate(*given), int(functions))
+
+    return objective._replace(
+        gradient=counted(objective.gradient, 1),
+        hessian_product=counted(objective.hessian_product, 2),
+        differentiate=differentiate,
+    ), taken
