@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column
+from engram.scoring.score_columns import (
+    COMMON,
+    ELSEWHERE,
+    TUNED,
+    UNSEEN,
+    VALIDATION,
+    Column,
+)
 from engram.strategies.reply_border import Impossible
 from engram.strategies.screening import mean_of, owners
 from engram.wire.wire import read_list
@@ -130,7 +137,8 @@ def summary(
     standard deviation over clients;
     ``-median``; ``-p10``, the 10th percentile, or ``-p90``, the 90th, where lower is better; and
     ``-worst``, the value of the client that is worst off. Names that begin with ``validation-`` are
-    of the rows held out for validation, with ``unseen-`` of clients that never train. ``scored`` is
+    of the rows held out for validation, with ``unseen-`` of clients that never train; after
+    ``-elsewhere``, figures are of other clients' test rows. ``scored`` is
     the number of clients scored. An entry is None if a client's value is infinite, as after
     divergence, or if no client has one; and so are mean and deviation of a metric without bounds
     where a single client owns them (``owners``). Of scores with noise there are means alone, and
@@ -178,7 +186,7 @@ def _figures(
         "-std": lambda values: np.nan if np.isnan(mean(values)) else np.std(values),
     }
     found: dict[str, float | None] = {}
-    for which in ("", COMMON, TUNED):
+    for which in ("", COMMON, TUNED, ELSEWHERE, TUNED + ELSEWHERE):
         name = rows + which
         if name in evaluation.columns:
             values = evaluation.columns[name][clients]
