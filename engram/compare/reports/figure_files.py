@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from engram.compare.comparison_folder import Runs, find_runs
 from engram.compare.figures import save
-from engram.compare.plots import CLOCK, draw_clients, draw_metric
-from engram.compare.report_rows import comparable
+from engram.compare.plots import draw_clients, draw_metric
+from engram.compare.report_rows import CLOCK, comparable
 from engram.compare.reports.base import plots_of
 from engram.compare.reports.gain_plot import draw_gains
 from engram.compare.results import metrics_of, references_of
