@@ -1,8 +1,6 @@
 """The slots of a method by their names and shapes, without any data."""
 
-from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -10,7 +8,6 @@ from torch.utils._pytree import tree_map
 
 from engram.core.contract import Contract
 from engram.core.method import Method, Objective, Served, Slots
-from engram.core.rounds import first_steps
 from engram.core.slots import flat, pick, zeros
 from engram.core.tree import select
 from engram.core.types import Batch, Params
@@ -28,7 +25,7 @@ class Shapes(NamedTuple):
     sent: Slots  # slots that it sends
     kept: Slots  # slots that it keeps
     served: Served  # the models that serve it
-    # ``steps -> gradients`` of batches in a round of the client's; None if that is unknown.
+    # ``steps -> gradients`` of batches in so many local steps; None if that is unknown.
     gradients: Callable[[int], int | None] = lambda steps: None
 
     @property
@@ -85,51 +82,26 @@ def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     return Shapes(method, common, own, *contract.round(0, received, method.client.start, None, {}))
 
 
-def gradients_of(made: Callable[[Objective], Method], work: Slots) -> int:
-    """Returns the largest number of gradients of a local step; a Hessian product counts as two."""
-    objective, taken = _counting(WITHOUT_DATA)
-    most = 0
-    for phase in made(objective).client.phases:
-        before = taken.total()
-        phase.direction(work, ((),) * phase.batches)
-        most = max(most, taken.total() - before)
-    return most
+def gradients_of(made: Callable[[Objective], Method], work: Slots, batch: Any = ()) -> list[int]:
+    """Returns the gradients in a local step of each phase; a Hessian product counts as two."""
+    taken = 0
 
-
-def round_gradients(
-    made: Callable[[Objective], Method], shapes: Shapes, batch: Batch, steps: int
-) -> int:
-    """Returns the gradients of batches that a client computes in a round of so many steps.
-
-    They are counted as by ``gradients_of``; derivatives of a method's own functions count, too.
-    """
-    objective, taken = _counting(WITHOUT_DATA, functions=True)
-    client = made(objective).client
-    client.begin(shapes.received, client.start, batch if client.initial_rows else None)
-    starts = [*first_steps(client.phases, steps), steps]
-    for phase, (start, end) in zip(client.phases, pairwise(starts), strict=True):
-        before = taken.total()
-        phase.direction(shapes.work, (batch,) * phase.batches)
-        taken["later"] += (taken.total() - before) * (end - start - 1)
-    return taken.total()
-
-
-def _counting(objective: Objective, *, functions: bool = False) -> tuple[Objective, Counter[str]]:
-    """Returns the objective, and a count of the gradients that are taken of it."""
-    taken = Counter[str]()
-
-    def counted(function: Callable[..., Any], gradients: int) -> Callable[..., Any]:
+    def counted(function: Callable[..., Any], gradients: int = 1) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
-            taken["now"] += gradients
+            nonlocal taken
+            taken += gradients
             return function(*given)
 
         return call
 
-    def differentiate(*given: Any) -> Any:
-        return counted(objective.differentiate(*given), int(functions))
-
-    return objective._replace(
-        gradient=counted(objective.gradient, 1),
-        hessian_product=counted(objective.hessian_product, 2),
-        differentiate=differentiate,
-    ), taken
+    counting = WITHOUT_DATA._replace(
+        gradient=counted(_zeros),
+        hessian_product=counted(WITHOUT_DATA.hessian_product, 2),
+        differentiate=lambda *given: counted(_undifferentiated(*given)),
+    )
+    found = []
+    for phase in made(counting).client.phases:
+        taken = 0
+        phase.direction(work, (batch,) * phase.batches)
+        found.append(taken)
+    return found

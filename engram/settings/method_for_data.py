@@ -7,6 +7,7 @@ run there as they are, so that no method needs a formula of its own.
 import mmap
 import os
 from functools import partial
+from itertools import pairwise
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +19,9 @@ from engram.core.checks import must
 from engram.core.contract import Contract, cause_of
 from engram.core.machine import check_room
 from engram.core.method import Context, Method, Network, Objective
-from engram.core.method_shapes import WITHOUT_DATA, Shapes, nbytes, round_gradients, shapes_of
+from engram.core.method_shapes import WITHOUT_DATA, Shapes, gradients_of, nbytes, shapes_of
 from engram.core.personal_parameters import build
+from engram.core.rounds import first_steps
 from engram.core.slots import flat
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
@@ -165,9 +167,11 @@ def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps:
     try:
         with torch.device(_NOWHERE):
             made = partial(_built, e, _without_values(model), kind.outputs)
-            return round_gradients(made, shapes, batch, steps)
+            each = gradients_of(made, shapes.work, batch)
     except Exception:  # a method may look at values, of which there are none
         return None
+    starts = [*first_steps(shapes.method.client.phases, steps), steps]
+    return sum(n * (end - at) for n, (at, end) in zip(each, pairwise(starts), strict=True))
 
 
 def check_client(experiment: "Experiment", shapes: Shapes) -> None:

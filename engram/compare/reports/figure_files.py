@@ -1,6 +1,6 @@
 """Figures of a run or a comparison as files: for a screen, or for the columns of a paper."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -79,14 +79,18 @@ def _styled(sheet: Sheet) -> Iterator[None]:
         ) from error
 
 
-def draw_files(folder: Path, sheet: Sheet) -> list[str]:
+def draw_files(
+    folder: Path, sheet: Sheet, draw: Callable[..., Mapping[str, Figure]] | None = None
+) -> list[str]:
     """Draws a run or a comparison into its folder; returns the names of the files.
+
+    ``draw(folder, narrow=...)`` returns the figures by name; by default it is ``figures_of``.
 
     Raises:
         Refused: There is nothing to draw yet.
     """
     with _styled(sheet):
-        figures = figures_of(folder, narrow=sheet.width == "one")
+        figures = (draw or figures_of)(folder, narrow=sheet.width == "one")
         if not figures:
             raise Refused(f"{folder} has nothing to draw yet: no run of it has been evaluated")
         for name, figure in figures.items():
