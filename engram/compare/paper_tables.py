@@ -179,7 +179,10 @@ def latex(found: Sequence[Results], width: str) -> str:
     while more and _letters(columns, rows) > WIDTHS[width]:
         columns.remove(last := more.pop())
         left.append(last.head)
-    _check_room(_letters(columns, rows), width)
+    if (letters := _letters(columns, rows)) > (room := WIDTHS[width]):
+        instead = "take width two" if letters <= WIDTHS["two"] else "take fewer metrics"
+        had = f"{letters} letters, and {width} column{'s' * (width == 'two')} of a paper {room}"
+        raise Refused(f"the table does not fit: it has {had}: {instead}")
     cells = {label: [c.cell(label, row) for c in columns] for label, row in rows}
     lines = [
         _line([label, *texts], [c.bold(label) for c in columns]) for label, texts in cells.items()
@@ -255,19 +258,10 @@ def _caption(found: Sequence[Results], *, costs: bool) -> str:
 
 
 def _letters(columns: Sequence[_Column], rows: Sequence[tuple[str, Any]]) -> int:
-    """Returns the letters that a line of the table has, with those between columns."""
     table = [["method", *(column.head for column in columns)]]
     table += [[label, *(column.cell(label, row) for column in columns)] for label, row in rows]
     longest = [max(map(len, column)) for column in zip(*table, strict=True)]
     return sum(longest) + _BETWEEN * (len(longest) - 1)
-
-
-def _check_room(letters: int, width: str) -> None:
-    room = WIDTHS[width]
-    if letters > room:
-        instead = "take width two" if letters <= WIDTHS["two"] else "take fewer metrics"
-        had = f"{letters} letters, and {width} column{'s' * (width == 'two')} of a paper {room}"
-        raise Refused(f"the table does not fit: it has {had}: {instead}")
 
 
 def _line(texts: Sequence[str], bold: Sequence[bool] = ()) -> str:

@@ -157,18 +157,21 @@ def _of_clients(records: Sequence[Run], which: str, base: Sequence[Run]) -> dict
 
 
 def _elsewhere(records: Sequence[Run], metric: Metric, which: str) -> dict[str, float | None]:
-    runs, name = [], metric.name
+    runs = []
     for record in records:
-        columns = (record.picked(which) or record.results or {})["clients"]
-        scores = _column(record, columns, name + which + ELSEWHERE)
-        seen = sorted({*columns["ids"]} - {*(record.results or {}).get("unseen", ())})
-        e = record.settings
+        e, results = record.settings, record.results or {}
+        columns = (record.picked(which) or results)["clients"]
+        scores = _column(record, columns, metric.name + which + ELSEWHERE)
+        seen = sorted({*columns["ids"]} - {*results.get("unseen", ())})
         groups = (scores[some] for some in groups_of(e["seed"], seen, e["elsewhere"]))
         runs.append([known for some in groups if (known := some[np.isfinite(some)]).size])
-    ends = grouped(runs)[1:] if all(runs) else (np.inf, np.inf)
-    keys = (f"{name}{ELSEWHERE}{end}" for end in ("-low", "-high"))
-    bounds = (float(np.clip(x, metric.low, metric.high)) if np.isfinite(x) else None for x in ends)
-    return dict(zip(keys, bounds, strict=True))
+    _, *ends = grouped(runs) if all(runs) else (np.inf, np.inf, np.inf)
+    found = (
+        np.clip(ends, metric.low, metric.high).tolist() if np.isfinite(ends).all() else [None] * 2
+    )
+    return dict(
+        zip((f"{metric.name}{ELSEWHERE}{end}" for end in ("-low", "-high")), found, strict=True)
+    )
 
 
 def _row(label: str, which: str, records: Sequence[Run]) -> dict[str, Any]:
@@ -193,12 +196,8 @@ def _row(label: str, which: str, records: Sequence[Run]) -> dict[str, Any]:
     trained = [row for rows in curves for row in rows if "ms" in row]
     ended = [record.results for record in records if record.results is not None]
     sizes = [found["client-bytes"] for found in ended if "client-bytes" in found]
-    seconds = [
-        row.get(CLOCK)
-        for rows, at in zip(curves, shown, strict=True)
-        for row in rows
-        if row["round"] == at["round"]
-    ]
+    clocks = [{row["round"]: row.get(CLOCK) for row in rows} for rows in curves]
+    seconds = (clock.get(at["round"]) for clock, at in zip(clocks, shown, strict=True))
     picked_rounds = [row["round"] for row in selected if row]
     return {
         "method": label,

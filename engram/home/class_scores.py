@@ -1,15 +1,16 @@
 """Predictions of test rows by class: recalls, confusions, and calibration."""
 
 import json
-from collections.abc import Mapping
-from itertools import starmap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from rich.table import Table
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import confusion_matrix
 
 from engram.cli.console import as_allowed, new_table, out, tell_files
 from engram.compare.comparison_folder import find_runs
@@ -21,7 +22,7 @@ from engram.core.checks import must
 from engram.home.learned import models_of as models_of_family
 from engram.home.prediction_intervals import outputs_of
 from engram.runs.run import Run
-from engram.scoring.metrics import BINS
+from engram.scoring.metrics import BINS, METRICS
 from engram.scoring.query_rows import query_rows
 from engram.scoring.score_columns import TUNED, selected_by
 from engram.settings.errors import Refused
@@ -30,20 +31,14 @@ from engram.settings.experiment import Experiment
 Predicted = tuple[Array, Array]
 """Targets (n,) and probabilities (n, k)."""
 
-_MANY: Final = 20  # classes whose confusions are printed
-
 
 def show_classes(folder: Path, which: str, sheet: Sheet, as_json: bool) -> None:
     """Predicts test rows; prints recalls and confusions, and draws calibration into the folder.
 
-    Args:
-        folder: That of a run or a comparison.
-        which: The round of the models: ``picked`` or ``last``.
-        sheet: The paper of the figure.
-        as_json: Whether to print the confusions as JSON, too.
+    ``which`` is the round of a run's or a comparison's models: ``picked`` or ``last``.
 
     Raises:
-        Refused: No run is finished, rows have no single class, or rows or models are elsewhere.
+        Refused: No run is finished, rows have no class, or rows or models are elsewhere.
     """
     runs = finished(shown_rounds(find_runs(folder), which))
     if not runs:
@@ -52,14 +47,16 @@ def show_classes(folder: Path, which: str, sheet: Sheet, as_json: bool) -> None:
     for method, label, suffix in models_of(runs):
         classes, *each = zip(*(predicted(record, suffix) for record in runs[method]), strict=True)
         found[label] = tuple(map(np.concatenate, each))
-    confusions = {label: confusion(*each) for label, each in found.items()}
-    for table in class_tables(classes[0], confusions):
+    counts = {
+        label: confusion_matrix(y, p.argmax(1), labels=range(p.shape[1])).tolist()
+        for label, (y, p) in found.items()
+    }
+    for table in class_tables(classes[0], counts):
         out.print(table)
     with as_allowed(folder):
         drawn = draw_files(folder, sheet, lambda _, narrow: reliability(found, narrow=narrow))
     tell_files(folder, drawn)
     if as_json:
-        counts = {label: each.tolist() for label, each in confusions.items()}
         print(json.dumps({"run": str(folder), "classes": classes[0], "confusions": counts}))
 
 
@@ -86,35 +83,18 @@ def predicted(record: Run, suffix: str = "") -> tuple[list[str], Array, Array]:
     return learned.kind.class_names, np.concatenate(y)[known], np.concatenate(p)[known]
 
 
-def confusion(y: Array, p: Array) -> Array:
-    """Returns the numbers of rows (k, k), by class and by prediction."""
-    k = p.shape[1]
-    return np.bincount(k * y + p.argmax(1), minlength=k * k).reshape(k, k)
-
-
-def class_tables(classes: list[str], confusions: Mapping[str, Array]) -> list[Table]:
-    """Returns a table of recalls, a row for each model; of a run also the confusions."""
+def class_tables(classes: Sequence[str], counts: Mapping[str, list[list[int]]]) -> list[Table]:
+    """Returns a table of recalls, a row for each model; of one or two also confusions."""
     title = "Recall of each class, in % of its rows of all clients"
     found = [new_table(["method"], classes, title=title)]
-    for label, counts in confusions.items():
-        pairs = zip(counts.diagonal(), counts.sum(1), strict=True)
-        found[0].add_row(label, *(f"{100 * hits / n:.1f}" if n else "-" for hits, n in pairs))
-    if len(confusions) > 2 or len(classes) > _MANY:
-        return found
-    for label, counts in confusions.items():
+    for label, matrix in counts.items():
+        recalls = (100 * row[k] / sum(row) if any(row) else np.nan for k, row in enumerate(matrix))
+        found[0].add_row(label, *map("{:.1f}".format, recalls))
+    for label, matrix in counts.items() if len(counts) <= 2 else ():
         found.append(new_table(["class"], classes, title=f"{label}: rows by class and prediction"))
-        for name, row in zip(classes, counts.tolist(), strict=True):
+        for name, row in zip(classes, matrix, strict=True):
             found[-1].add_row(name, *map(str, row))
     return found
-
-
-def calibration(y: Array, p: Array) -> tuple[Array, Array, Array]:
-    """Returns rows, mean confidence and accuracy in those bins of ``ece`` that have rows."""
-    confidence, hits = p.max(1), p.argmax(1) == y
-    bins = np.ceil(confidence * BINS).astype(int)
-    rows, *sums = (np.bincount(bins, each) for each in (None, confidence, hits))
-    there = rows > 0
-    return rows[there], sums[0][there] / rows[there], sums[1][there] / rows[there]
 
 
 def reliability(found: Mapping[str, Predicted], *, narrow: bool = False) -> dict[str, Figure]:
@@ -123,16 +103,15 @@ def reliability(found: Mapping[str, Predicted], *, narrow: bool = False) -> dict
     high = -(-len(found) // wide)
     size = (1 + 2.4 * wide, 1 + 2.4 * high)
     figure, axes = panels(wide, high, size=size, sharex=True, sharey=True)
-    for panel, label, (rows, *each) in zip(
-        axes, found, starmap(calibration, found.values()), strict=False
-    ):
-        error = rows @ np.abs(each[1] - each[0]) / rows.sum()
+    for panel, (label, (y, p)) in zip(axes, found.items(), strict=False):
+        hits, confidence = p.argmax(1) == y, p.max(1)
+        accuracy, mean = calibration_curve(hits, confidence, pos_label=1, n_bins=BINS)
+        error = METRICS["ece"].score(torch.from_numpy(p).log(), torch.from_numpy(y))
         panel.plot([0, 1], [0, 1], "--", color="black", lw=0.8)
-        panel.plot(*each, color="tab:blue", lw=0.8)
-        panel.scatter(*each, s=100 * rows / rows.max(), color="tab:blue")
+        panel.plot(mean, accuracy, "o-", ms=3)
         panel.set_title(f"{label}\nECE {error:.3f}", fontsize="medium")
     for blank in axes[len(found) :]:
         blank.set_axis_off()
-    figure.supxlabel("confidence; areas: rows", fontsize="medium")
+    figure.supxlabel("confidence", fontsize="medium")
     figure.supylabel("accuracy", fontsize="medium")
     return {"reliability": figure}

@@ -9,14 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import (
-    COMMON,
-    ELSEWHERE,
-    TUNED,
-    UNSEEN,
-    VALIDATION,
-    Column,
-)
+from engram.scoring.score_columns import MODELS, UNSEEN, VALIDATION, Column
 from engram.strategies.reply_border import Impossible
 from engram.strategies.screening import mean_of, owners
 from engram.wire.wire import read_list
@@ -138,8 +131,8 @@ def summary(
     ``-median``; ``-p10``, the 10th percentile, or ``-p90``, the 90th, where lower is better; and
     ``-worst``, the value of the client that is worst off. Names that begin with ``validation-`` are
     of the rows held out for validation, with ``unseen-`` of clients that never train; after
-    ``-elsewhere``, figures are of other clients' test rows. ``scored`` is
-    the number of clients scored. An entry is None if a client's value is infinite, as after
+    ``-elsewhere``, figures are of other clients' test rows. ``scored`` is the number of clients
+    scored. An entry is None if a client's value is infinite, as after
     divergence, or if no client has one; and so are mean and deviation of a metric without bounds
     where a single client owns them (``owners``). Of scores with noise there are means alone, and
     ``accuracy-noise``, the standard deviation of the noise in ``accuracy``.
@@ -194,11 +187,11 @@ def _figures(
     mean = mean_of(metric)
     figures = figures_of(metric) | {
         "": mean,
-        "-std": lambda values: np.nan if np.isnan(mean(values)) else np.std(values),
-        "-variance": lambda values: np.nan if np.isnan(mean(values)) else np.var(values),
+        "-std": lambda values: np.std(values) + 0 * mean(values),  # NaN where there is no mean
+        "-variance": lambda values: np.var(values) + 0 * mean(values),
     }
     found: dict[str, float | None] = {}
-    for which in ("", COMMON, TUNED, ELSEWHERE, TUNED + ELSEWHERE):
+    for which in MODELS:
         name = rows + which
         if name in evaluation.columns:
             values = evaluation.columns[name][clients]

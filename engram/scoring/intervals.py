@@ -122,14 +122,11 @@ def error_of(by_rows: float, by_columns: float, rows: int, columns: int) -> tupl
 
 
 def grouped(runs: Sequence[Sequence[Array]]) -> Interval:
-    """Returns the interval of a mean over runs of values in groups that are independent in a run.
+    """Returns the interval of a mean over runs, whose groups of values are independent.
 
-    The variance is the mean of the runs' ``sum_g (n_g (x_g - x))^2 G / ((G - 1) n^2)``, with x_g
-    the mean of n_g values, plus the runs' ``s_b^2 / S``: groups of two runs may have the same
-    clients. The quantile is Student's, as in ``error_of``.
-
-    Args:
-        runs: The groups of each run, each with its values; one at least.
+    With the sums s_g of a run's ``(x - mean) / n`` by group, the variance is the mean over runs of
+    ``G / (G - 1) sum_g s_g^2``, plus the runs' own, ``s_b^2 / S``: groups of two runs may have the
+    same clients. The quantile is Student's, by ``error_of``.
     """
     means = np.array([np.concatenate(groups).mean() for groups in runs])
     mean, least = float(means.mean()), min(map(len, runs))

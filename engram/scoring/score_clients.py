@@ -94,15 +94,10 @@ class Scorer:
         """By client that trains and is scored, the others on whose test rows it is scored, too."""
         e, data = self.models.experiment, self.models.data
         aside, never = {*data.left_out, *data.unscored, *e.withdrawn}, unseen(e, data.names)
-        able = [c for c in range(e.num_clients) if c not in aside]
-        groups = groups_of(
-            e.seed, [c for c in scored(e, able, never) if c not in never], e.elsewhere
-        )
-        return {
-            client: [*some[at + 1 :], *some[:at]][: e.elsewhere]
-            for some in groups
-            for at, client in enumerate(some)
-        }
+        some = scored(e, [c for c in range(e.num_clients) if c not in aside], never)
+        groups = groups_of(e.seed, [c for c in some if c not in never], e.elsewhere)
+        places = ((group, at) for group in groups for at in range(len(group)))
+        return {group[at]: [*group[at + 1 :], *group[:at]][: e.elsewhere] for group, at in places}
 
     @staticmethod
     def joined(parts: Sequence[Scores], blocks: Sequence[Sequence[int]]) -> Scores:

@@ -13,6 +13,9 @@ a column is of the model that serves the client."""
 ELSEWHERE: Final = "-elsewhere"
 """Column suffix, after a model's: its scores on other clients' test rows."""
 
+MODELS: Final = "", COMMON, TUNED, ELSEWHERE, TUNED + ELSEWHERE
+"""Every suffix of a column."""
+
 VALIDATION, UNSEEN = "validation-", "unseen-"
 """Column prefixes: rows that are held out for validation, and clients that never train."""
 
