@@ -73,7 +73,7 @@ def predicted(record: Run, suffix: str = "") -> tuple[list[str], Array, Array]:
     learned: Any = models_of_family(e).learned(record, e, pick, tuned=suffix == TUNED)
     test, unseen, y, p = learned.data.test, results.get("unseen", ()), [], []
     for client in (c for c in results["clients"]["ids"] if c not in unseen):
-        rows = torch.from_numpy(query_rows(e, test, client))
+        rows = torch.from_numpy(np.sort(query_rows(e, test, client)))
         x, targets = test.take(rows, exact=True)
         module = learned.module(learned.personal(client), learned.network_of(client), client)
         outputs = outputs_of(module, x, len(rows)).double().softmax(1)
@@ -88,8 +88,8 @@ def class_tables(classes: Sequence[str], counts: Mapping[str, list[list[int]]]) 
     title = "Recall of each class, in % of its rows of all clients"
     found = [new_table(["method"], classes, title=title)]
     for label, matrix in counts.items():
-        recalls = (100 * row[k] / sum(row) if any(row) else np.nan for k, row in enumerate(matrix))
-        found[0].add_row(label, *map("{:.1f}".format, recalls))
+        shares = ((row[k], sum(row)) for k, row in enumerate(matrix))
+        found[0].add_row(label, *(f"{100 * hits / n:.1f}" if n else "-" for hits, n in shares))
     for label, matrix in counts.items() if len(counts) <= 2 else ():
         found.append(new_table(["class"], classes, title=f"{label}: rows by class and prediction"))
         for name, row in zip(classes, matrix, strict=True):
