@@ -12,6 +12,7 @@ from engram.compare.comparison_folder import Runs, find_runs
 from engram.compare.differences import Difference
 from engram.compare.report_rows import (
     CLOCK,
+    NEW_CLIENTS,
     client_scores,
     ends,
     models_of,
@@ -185,10 +186,13 @@ def latex(found: Sequence[Results], width: str) -> str:
         raise Refused(f"the table does not fit: it has {had}: {instead}")
     cells = {label: [c.cell(label, row) for c in columns] for label, row in rows}
     lines = [
-        _line([label, *texts], [c.bold(label) for c in columns]) for label, texts in cells.items()
+        _line([label.removesuffix(NEW_CLIENTS), *texts], [c.bold(label) for c in columns])
+        for label, texts in cells.items()
     ]
-    trained = len(found[0].rows)
-    lines[trained:trained] = [r"\midrule"] * (trained < len(lines))
+    trained, new = len(found[0].rows), sum(label.endswith(NEW_CLIENTS) for label in cells)
+    head = [rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{\emph{{new clients}}}} \\"]
+    lines[trained + new : trained + new] = [r"\midrule"] * (trained + new < len(lines))
+    lines[trained:trained] = [r"\midrule", *head] * bool(new)
     star = "*" * (width == "two")
     whole = [
         rf"\begin{{table{star}}}",
@@ -259,7 +263,10 @@ def _caption(found: Sequence[Results], *, costs: bool) -> str:
 
 def _letters(columns: Sequence[_Column], rows: Sequence[tuple[str, Any]]) -> int:
     table = [["method", *(column.head for column in columns)]]
-    table += [[label, *(column.cell(label, row) for column in columns)] for label, row in rows]
+    table += [
+        [label.removesuffix(NEW_CLIENTS), *(column.cell(label, row) for column in columns)]
+        for label, row in rows
+    ]
     longest = [max(map(len, column)) for column in zip(*table, strict=True)]
     return sum(longest) + _BETWEEN * (len(longest) - 1)
 
