@@ -12,7 +12,6 @@ from engram.core.streams import Stream, generator
 from engram.scoring.evaluation import jain
 from engram.scoring.intervals import grouped
 from engram.settings.errors import Refused
-from tests.samples import entry
 from tests.support import cross_entropy, initial_model, scores_of, small_of_any, trainer
 
 
@@ -89,8 +88,9 @@ def test_fairness_is_that_of_the_clients_scores(tmp_path):
     assert last["simulated-seconds"] == run.metrics["simulated-seconds"][2]
     assert jain(np.array([1.0, 0.0, 0.0, 0.0])) == 0.25
     assert np.isnan(jain(np.array([-1.0, 2.0])))
-    with pytest.raises(Refused, match=r"^elsewhere .*privacy"), entry("privacy"):
-        engram.simulate(method="fedavg", privacy="client", **more)
+    why = "^elsewhere = 3 needs that figures of rows may leave clients without noise: privacy ="
+    with pytest.raises(Refused, match=why):
+        engram.simulate(method="fedavg", privacy="example", **more)
 
 
 def test_a_rounds_gradients_are_those_of_the_papers_algorithms():
@@ -99,7 +99,3 @@ def test_a_rounds_gradients_are_those_of_the_papers_algorithms():
     wanted = {"fedavg": 6, "ditto": 12, "pfedme": 30, "per-fedavg": 12, "fedrep": 6, "moon": 6}
     for method, gradients in wanted.items():
         assert engram.simulate(method=method, **own).results["client-gradients"] == gradients
-    epochs = engram.simulate(method="fedavg", local_epochs=2, batch_size=4, **own)
-    rows = [len(epochs.split(client)["train"]) for client in range(4)]
-    steps = np.mean([2 * -(-count // 4) for count in rows])
-    assert epochs.results["client-gradients"] == pytest.approx(steps)
