@@ -173,17 +173,7 @@ def latex(found: Sequence[Results], width: str) -> str:
     frame = summary(found)
     rows = [(str(label), row) for label, row in frame.iterrows()]
     columns = _columns(found, frame, wide=width == "two")
-    # With too little room, costs go first, then fairness.
-    more = [c for c in columns if c.figure.endswith(ELSEWHERE)]
-    more += sorted((c for c in columns if c.scale), key=lambda c: c.results is None)
-    left = list[str]()
-    while more and _letters(columns, rows) > WIDTHS[width]:
-        columns.remove(last := more.pop())
-        left.append(last.head)
-    if (letters := _letters(columns, rows)) > (room := WIDTHS[width]):
-        instead = "take width two" if letters <= WIDTHS["two"] else "take fewer metrics"
-        had = f"{letters} letters, and {width} column{'s' * (width == 'two')} of a paper {room}"
-        raise Refused(f"the table does not fit: it has {had}: {instead}")
+    left = _fit(columns, rows, width)
     cells = {label: [c.cell(label, row) for c in columns] for label, row in rows}
     lines = [
         _line([label.removesuffix(NEW_CLIENTS), *texts], [c.bold(label) for c in columns])
@@ -206,7 +196,7 @@ def latex(found: Sequence[Results], width: str) -> str:
         r"  \end{tabular}",
         rf"\end{{table{star}}}",
     ]
-    comment = [f"% There is no room for {', '.join(reversed(left))}: CSV has them."] * bool(left)
+    comment = [f"% There is no room for {', '.join(left)}: CSV has them."] * bool(left)
     return "\n".join([*comment, *whole, ""])
 
 
@@ -261,14 +251,28 @@ def _caption(found: Sequence[Results], *, costs: bool) -> str:
     return f"{metrics} on test rows, mean over {clients} clients{seeds}, {rounds}.{told}"
 
 
-def _letters(columns: Sequence[_Column], rows: Sequence[tuple[str, Any]]) -> int:
-    table = [["method", *(column.head for column in columns)]]
-    table += [
-        [label.removesuffix(NEW_CLIENTS), *(column.cell(label, row) for column in columns)]
-        for label, row in rows
-    ]
-    longest = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return sum(longest) + _BETWEEN * (len(longest) - 1)
+def _fit(columns: list[_Column], rows: Sequence[tuple[str, Any]], width: str) -> list[str]:
+    """Removes columns without room, costs first, then fairness; returns their headings."""
+
+    def letters() -> int:
+        table = [["method", *(c.head for c in columns)]]
+        table += [
+            [label.removesuffix(NEW_CLIENTS), *(c.cell(label, row) for c in columns)]
+            for label, row in rows
+        ]
+        longest = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return sum(longest) + _BETWEEN * (len(longest) - 1)
+
+    more, left = [c for c in columns if c.figure.endswith(ELSEWHERE)], list[str]()
+    more += sorted((c for c in columns if c.scale), key=lambda c: c.results is None)
+    while more and letters() > WIDTHS[width]:
+        columns.remove(last := more.pop())
+        left.insert(0, last.head)
+    if (found := letters()) > WIDTHS[width]:
+        instead = "take width two" if found <= WIDTHS["two"] else "take fewer metrics"
+        had = f"{found} letters, and {width} column{'s' * (width == 'two')} of a paper "
+        raise Refused(f"the table does not fit: it has {had}{WIDTHS[width]}: {instead}")
+    return left
 
 
 def _line(texts: Sequence[str], bold: Sequence[bool] = ()) -> str:
