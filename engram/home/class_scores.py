@@ -45,19 +45,23 @@ def show_classes(folder: Path, which: str, sheet: Sheet, as_json: bool) -> None:
         raise Refused(f"{folder} has no finished run yet, whose models could predict")
     classes, found = list[str](), dict[str, Predicted]()
     for method, label, suffix in models_of(runs):
-        classes, *each = zip(*(predicted(record, suffix) for record in runs[method]), strict=True)
-        found[label] = tuple(map(np.concatenate, each))
+        each = [predicted(record, suffix) for record in runs[method]]
+        classes = each[0][0]
+        found[label] = (
+            np.concatenate([y for _, y, _ in each]),
+            np.concatenate([p for *_, p in each]),
+        )
     counts = {
         label: confusion_matrix(y, p.argmax(1), labels=range(p.shape[1])).tolist()
         for label, (y, p) in found.items()
     }
-    for table in class_tables(classes[0], counts):
+    for table in class_tables(classes, counts):
         out.print(table)
     with as_allowed(folder):
         drawn = draw_files(folder, sheet, lambda _, narrow: reliability(found, narrow=narrow))
     tell_files(folder, drawn)
     if as_json:
-        print(json.dumps({"run": str(folder), "classes": classes[0], "confusions": counts}))
+        print(json.dumps({"run": str(folder), "classes": classes, "confusions": counts}))
 
 
 def predicted(record: Run, suffix: str = "") -> tuple[list[str], Array, Array]:
@@ -71,7 +75,7 @@ def predicted(record: Run, suffix: str = "") -> tuple[list[str], Array, Array]:
     keys = (selected_by(suffix), selected_by(""))
     pick = next((key for key in keys if record.picks and key in results), "")
     learned: Any = models_of_family(e).learned(record, e, pick, tuned=suffix == TUNED)
-    test, unseen, y, p = learned.data.test, results.get("unseen", ()), [], []
+    test, unseen, y, p = learned.data.test, results.get("unseen", ()), list[Array](), list[Array]()
     for client in (c for c in results["clients"]["ids"] if c not in unseen):
         rows = torch.from_numpy(np.sort(query_rows(e, test, client)))
         x, targets = test.take(rows, exact=True)
