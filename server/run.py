@@ -80,6 +80,8 @@ def run(
     e, kind, training, way, open_ = experiment, grid.kind, secrets.token_hex(8), "", None
     if e.clock and grid.joins:
         raise Refused(must("clock", e.clock, "empty on nodes, whose time passes by itself"))
+    if e.elsewhere and engine == "flower":
+        raise Refused(must("elsewhere", e.elsewhere, "0 on nodes, whose rows stay where they are"))
     if e.buffer_size and not e.clock and not grid.joins:
         expected = "drawn, or a CSV file, for buffered rounds of a simulation"
         raise Refused(must("clock", e.clock, expected))

@@ -186,9 +186,7 @@ def pacing_of(rounds: Rounds, roster: Roster, size: int | None = None) -> Togeth
     both = rounds.shapes.traffic if size is None else size
 
     def ends(client: int, start: float) -> float:
-        batches = -(-roster.examples[client] // e.batch_size)
-        steps = e.local_epochs * batches if e.local_epochs else e.local_steps
-        return paces[client].ends(start, steps, both)
+        return paces[client].ends(start, rounds.steps(roster.examples[client]), both)
 
     if e.buffer_size:
         return Buffered(e, ends, rounds.merge.method.server.start)

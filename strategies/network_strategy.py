@@ -206,15 +206,20 @@ class Federated(RunStrategy):
         """Returns the last evaluation's summary, clients' scores, guards, and the server's step.
 
         ``client-bytes`` is the traffic of a client that trains in one round, both ways, if it is
-        the only client of its node.
+        the only client of its node. ``client-gradients`` are of batches, and those that a client
+        computes in a round, in the mean over clients; absent if they are unknown.
         """
         del arrays
+        steps = Counter(self.rounds.steps(rows) for rows in self.roster.examples if rows)
+        each = [(self.rounds.shapes.gradients(count), times) for count, times in steps.items()]
+        known = [count * times for count, times in each if count is not None]
+        cost = {"client-gradients": sum(known) / steps.total()} if known else {}
         size = self.rounds.shapes.traffic
         if self._traffic:
             asked = len(row["cohort"]) - len(self._pacing.late)
             size = round((row["bytes-sent"] + row["bytes-received"]) / max(1, asked))
         guards = {"guards": self.rounds.merge.guard.name}
-        return {**self._scores.results(), "client-bytes": size, **guards, **self._notes}
+        return {**self._scores.results(), "client-bytes": size, **cost, **guards, **self._notes}
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:

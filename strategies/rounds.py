@@ -127,6 +127,11 @@ class Rounds(NamedTuple):
         """The experiment."""
         return self.merge.settings
 
+    def steps(self, rows: int) -> int:
+        """Returns the local steps in a round of a client with so many rows."""
+        e = self.settings
+        return e.local_epochs * -(-rows // e.batch_size) if e.local_epochs else e.local_steps
+
     def cohort(
         self,
         server_round: int,

@@ -53,11 +53,14 @@ def show(
     latex: Annotated[
         bool, flag("--latex", "Print it for LaTeX's booktabs, and nothing else.")
     ] = False,
+    per_class: Annotated[
+        bool, flag("--per-class", "Predict test rows: recalls, confusions and calibration.")
+    ] = False,
     file_format: Annotated[
         str | None, option("FORMAT", "Draw plots as pdf or svg, or png.", "--format")
     ] = None,
     which: Annotated[
-        str, flag("--round", "Round of --csv and --latex: picked by validation, or last.")
+        str, flag("--round", "Round of these tables: picked by validation, or last.")
     ] = "picked",
     width: Annotated[
         str | None, option("COLUMNS", "Columns of a paper for table and plots: one or two.")
@@ -69,9 +72,16 @@ def show(
     folder = find_run(run)
     if csv + latex + as_json > 1:
         raise Refused("--csv, --latex and --json exclude each other")
-    if which != "picked" and not (csv or latex):
-        raise Refused("--round goes with --csv or --latex")
+    if which != "picked" and not (csv or latex or per_class):
+        raise Refused("--round goes with --csv, --latex or --per-class")
+    if per_class and (csv or latex):
+        raise Refused("--per-class excludes --csv and --latex: --json has its counts")
     with readable(folder):
+        if per_class:
+            _refuse_others(folder, "a table by class")
+            sheet = work.sheet_of(file_format, width, look)
+            work.show_classes(folder, which, sheet, as_json)
+            return
         if csv or latex:
             _refuse_others(folder, "a table")
             table = work.table_for_paper(folder, width or "one", which, as_csv=csv)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from engram.data.schema.proposal import described as described
     from engram.data.tables.table_summary import site_schema as site_schema
     from engram.data.tables.tables import table_data as table_data
+    from engram.home.class_scores import show_classes as show_classes
     from engram.home.exporting import check_format as check_format
     from engram.home.exporting import exported_into as exported_into
     from engram.home.exporting import adapted_into as adapted_into

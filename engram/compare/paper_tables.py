@@ -10,15 +10,29 @@ import pandas as pd
 
 from engram.compare.comparison_folder import Runs, find_runs
 from engram.compare.differences import Difference
-from engram.compare.report_rows import client_scores, ends, models_of, shown_rounds, told_round
+from engram.compare.report_rows import (
+    CLOCK,
+    NEW_CLIENTS,
+    client_scores,
+    ends,
+    models_of,
+    shown_rounds,
+    told_round,
+)
 from engram.compare.results import Results, metrics_of, results_of
+from engram.compare.text_tables import elsewhere_in_words
 from engram.core.checks import must
-from engram.scoring.score_columns import COMMON, UNSEEN
+from engram.scoring.score_columns import COMMON, ELSEWHERE
 from engram.settings.errors import Refused
 
 WIDTHS: Final = {"one": 54, "two": 112}
 """Letters of a small font that one column of a paper has room for, and both together."""
 
+_COSTS: Final = {
+    "client-bytes": ("KiB", 1 / 1024),
+    "client-gradients": ("gradients", 1.0),
+    CLOCK: ("seconds", 1.0),
+}
 _BETWEEN: Final = 2  # letters between two columns of a table
 _SPECIAL: Final = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
@@ -32,18 +46,22 @@ def summary(found: Sequence[Results]) -> pd.DataFrame:
 
     All are of the round that validation rows pick, or of the last: see ``report_rows.report_rows``.
     ``accuracy`` is the mean over clients, ``accuracy-std`` the standard deviation over clients,
+    ``accuracy-variance`` its square and ``accuracy-jain`` Jain's index of fairness,
     ``accuracy-p10`` and ``accuracy-worst`` the 10th percentile and the client that is worst off,
     and ``accuracy-seed-std`` the standard deviation of the mean over seeds. ``accuracy-common`` is
-    the mean of the global model and ``unseen-accuracy`` that of clients that never train; columns
-    without a figure are left out. ``note`` says why a reference is left out, or what it is of.
+    the mean of the global model, and ``accuracy-elsewhere`` that on other clients' test rows, with
+    its interval. Costs are ``client-bytes`` and ``client-gradients`` in a round, and
+    ``simulated-seconds`` up to the round. Columns without a figure are left out. Clients that never
+    train have rows of their own. ``note`` says why a reference is left out, or what it is of.
     ``attrs["answer"]`` is the comparison's answer in a sentence.
     """
     columns: dict[Any, dict[Any, Any]] = {"seeds": {}}
     for results in found:
         name, keys = results.metric.name, [*ends(results.metric).values(), "-seed-std", COMMON]
+        keys += [ELSEWHERE + end for end in ("", "-low", "-high")]
         rows = {row["method"]: row for row in results.rows}
         columns["seeds"] |= {label: row["runs"] for label, row in rows.items()}
-        for key in (*(name + end for end in keys), UNSEEN + name):
+        for key in (*(name + end for end in keys), *_COSTS):
             each = (rows | dict(results.beside)).items()
             columns[key] = {label: row.get(key) for label, row in each}
     frame = pd.DataFrame(columns)
@@ -108,22 +126,28 @@ def table_for_paper(folder: Path, width: str, which: str, *, as_csv: bool) -> st
 
 
 class _Column(NamedTuple):
-    results: Results
+    results: Results | None  # None of costs
     head: str
     figure: str
-    spread: str
-    marked: bool
+    spread: str = ""
+    scale: float = 0.0  # of a figure in another unit than the metric's
 
     def bold(self, label: str) -> bool:
-        claims = self.results.claims
-        return self.marked and claims is not None and label == claims.best
+        claims = self.results.claims if self.results and self.spread else None
+        return claims is not None and label == claims.best
 
     def cell(self, label: str, row: "Mapping[Any, Any]") -> str:
         """Returns a row's cell, as it is read."""
-        if not np.isfinite(row[self.figure]):
+        value = float(row.get(self.figure, np.nan))
+        if not np.isfinite(value):
             return "-"
-        claims = self.results.claims
-        apart = claims.pairs.get((claims.best, label)) if claims and self.marked else None
+        if self.results is None or self.scale:
+            value *= self.scale
+            return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+        if self.figure.endswith(ELSEWHERE):
+            return elsewhere_in_words(row, self.results.metric)
+        claims = self.results.claims if self.spread else None
+        apart = claims.pairs.get((claims.best, label)) if claims else None
         alike = apart is not None and not apart.shown and apart.low > -np.inf
         metric = self.results.metric
         texts = [
@@ -138,7 +162,8 @@ def latex(found: Sequence[Results], width: str) -> str:
     """Returns a table for a paper, to be used with the package booktabs.
 
     One column of a paper has the mean of each metric, with its standard deviation over seeds; two
-    have also the spread over clients, and the clients that are worst off.
+    have also the spread over clients, and the clients that are worst off; and fairness, scores
+    elsewhere and costs, where there is room for them.
 
     Raises:
         Refused: There is no such width, or the table does not fit it.
@@ -146,20 +171,23 @@ def latex(found: Sequence[Results], width: str) -> str:
     if width not in WIDTHS:
         raise Refused(must("width", width, "one or two, the columns of a paper"))
     frame = summary(found)
-    columns = [column for results in found for column in _columns(results, wide=width == "two")]
     rows = [(str(label), row) for label, row in frame.iterrows()]
+    columns = _columns(found, frame, wide=width == "two")
+    left = _fit(columns, rows, width)
     cells = {label: [c.cell(label, row) for c in columns] for label, row in rows}
-    _check_room([column.head for column in columns], cells, width)
     lines = [
-        _line([label, *texts], [c.bold(label) for c in columns]) for label, texts in cells.items()
+        _line([label.removesuffix(NEW_CLIENTS), *texts], [c.bold(label) for c in columns])
+        for label, texts in cells.items()
     ]
-    trained = len(found[0].rows)
-    lines[trained:trained] = [r"\midrule"] * (trained < len(lines))
+    trained, new = len(found[0].rows), sum(label.endswith(NEW_CLIENTS) for label in cells)
+    head = [rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{\emph{{new clients}}}} \\"]
+    lines[trained + new : trained + new] = [r"\midrule"] * (trained + new < len(lines))
+    lines[trained:trained] = [r"\midrule", *head] * bool(new)
     star = "*" * (width == "two")
     whole = [
         rf"\begin{{table{star}}}",
         r"  \setlength{\belowcaptionskip}{4pt}",
-        rf"  \caption{{{_escaped(_caption(found))}}}",
+        rf"  \caption{{{_escaped(_caption(found, costs=columns[-1].results is None))}}}",
         r"  \centering\small\setlength{\tabcolsep}{3pt}",
         rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
         r"    \toprule",
@@ -168,17 +196,26 @@ def latex(found: Sequence[Results], width: str) -> str:
         r"  \end{tabular}",
         rf"\end{{table{star}}}",
     ]
-    return "\n".join([*whole, ""])
+    comment = [f"% There is no room for {', '.join(left)}: CSV has them."] * bool(left)
+    return "\n".join([*comment, *whole, ""])
 
 
-def _columns(results: Results, *, wide: bool) -> list[_Column]:
-    name, metric = results.metric.name, results.metric
-    title = "mean" if wide else metric.name + metric.unit
-    found = [_Column(results, title, name, f"{name}-seed-std", True)]
-    if wide:
-        rest = [(head, end) for head, end in ends(metric).items() if end]
-        found += [_Column(results, head, name + end, "", False) for head, end in rest]
-    return found
+def _columns(found: Sequence[Results], frame: pd.DataFrame, *, wide: bool) -> list[_Column]:
+    columns = []
+    for results in found:
+        name, metric = results.metric.name, results.metric
+        title = "mean" if wide else name + metric.unit
+        columns.append(_Column(results, title, name, f"{name}-seed-std"))
+        if not wide:
+            continue
+        for head, end in ends(metric).items():
+            if end:
+                scale = {"-variance": metric.scale**2, "-jain": 1.0}.get(end, 0.0)
+                columns.append(_Column(results, head, name + end, scale=scale))
+        columns.append(_Column(results, "elsewhere", name + ELSEWHERE))
+    for key, (head, scale) in _COSTS.items() if wide else ():
+        columns.append(_Column(None, head, key, scale=scale))
+    return [column for column in columns if column.figure in frame]
 
 
 def _headings(found: Sequence[Results], columns: Sequence[_Column]) -> list[str]:
@@ -186,16 +223,18 @@ def _headings(found: Sequence[Results], columns: Sequence[_Column]) -> list[str]
     if len(columns) == len(found):
         return [heads, r"\midrule"]
     above, rules, start = [], [], 2
-    for results in found:
+    for results in (*found, None):
         wide = sum(column.results is results for column in columns)
-        title = _escaped(results.metric.name + results.metric.unit)
+        if not wide:
+            continue
+        title = _escaped(results.metric.name + results.metric.unit) if results else "cost"
         above.append(rf"\multicolumn{{{wide}}}{{c}}{{{title}}}")
         rules.append(rf"\cmidrule(lr){{{start}-{start + wide - 1}}}")
         start += wide
     return [rf"& {' & '.join(above)} \\", " ".join(rules), heads, r"\midrule"]
 
 
-def _caption(found: Sequence[Results]) -> str:
+def _caption(found: Sequence[Results], *, costs: bool) -> str:
     first = found[0].rows[0]
     metrics = " and ".join(results.metric.name for results in found).capitalize()
     seeds = f" and {first['runs']} seeds ± standard deviation over seeds" * (first["runs"] > 1)
@@ -206,19 +245,34 @@ def _caption(found: Sequence[Results]) -> str:
     left = [name for name, figures in found[0].beside.items() if np.isnan(figures[main])]
     left = [name for name in left if name in found[0].notes]
     told += "".join(f" {name.capitalize()}: {found[0].notes[name]}." for name in left)
+    told += " Cost: of a client in a round; seconds: simulated, of all rounds up to it." * costs
     # Clients that train with no seed are scored, too, but have no part in a mean.
     clients = first.get(f"{main}-clients", first["scored"])
     return f"{metrics} on test rows, mean over {clients} clients{seeds}, {rounds}.{told}"
 
 
-def _check_room(heads: Sequence[str], cells: Mapping[str, Sequence[str]], width: str) -> None:
-    table = [["method", *heads], *([label, *texts] for label, texts in cells.items())]
-    longest = [max(map(len, column)) for column in zip(*table, strict=True)]
-    letters, room = sum(longest) + _BETWEEN * (len(longest) - 1), WIDTHS[width]
-    if letters > room:
-        instead = "take width two" if letters <= WIDTHS["two"] else "take fewer metrics"
-        had = f"{letters} letters, and {width} column{'s' * (width == 'two')} of a paper {room}"
-        raise Refused(f"the table does not fit: it has {had}: {instead}")
+def _fit(columns: list[_Column], rows: Sequence[tuple[str, Any]], width: str) -> list[str]:
+    """Removes columns without room, costs first, then fairness; returns their headings."""
+
+    def letters() -> int:
+        table = [["method", *(c.head for c in columns)]]
+        table += [
+            [label.removesuffix(NEW_CLIENTS), *(c.cell(label, row) for c in columns)]
+            for label, row in rows
+        ]
+        longest = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return sum(longest) + _BETWEEN * (len(longest) - 1)
+
+    more, left = [c for c in columns if c.figure.endswith(ELSEWHERE)], list[str]()
+    more += sorted((c for c in columns if c.scale), key=lambda c: c.results is None)
+    while more and letters() > WIDTHS[width]:
+        columns.remove(last := more.pop())
+        left.insert(0, last.head)
+    if (found := letters()) > WIDTHS[width]:
+        instead = "take width two" if found <= WIDTHS["two"] else "take fewer metrics"
+        had = f"{found} letters, and {width} column{'s' * (width == 'two')} of a paper "
+        raise Refused(f"the table does not fit: it has {had}{WIDTHS[width]}: {instead}")
+    return left
 
 
 def _line(texts: Sequence[str], bold: Sequence[bool] = ()) -> str:

@@ -18,9 +18,6 @@ from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.errors import one_line
 from engram.settings.families import METHODS
 
-CLOCK: Final = "simulated-seconds"
-"""Column of the record: the simulated clock after a round."""
-
 _STYLES: Final = {"": "-", COMMON: "--", TUNED: ":"}
 _FILLED: Final = {COMMON: 0.0, "": 0.7, TUNED: 0.25}  # how much color a model's box has
 _UPRIGHT: Final = 64  # most letters of names side by side

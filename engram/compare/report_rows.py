@@ -9,15 +9,18 @@ import numpy.typing as npt
 from engram.compare.comparison_folder import Runs, is_reference
 from engram.compare.differences import LEAST_CLIENTS, Scores, share_worse
 from engram.core.checks import must
+from engram.core.streams import groups_of
 from engram.runs.run import Run, took_part
 from engram.scoring.evaluation import center_key, figures_of
-from engram.scoring.intervals import deviation, mean_known
+from engram.scoring.intervals import deviation, grouped, mean_known
 from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION
+from engram.scoring.score_columns import COMMON, ELSEWHERE, TUNED, UNSEEN, VALIDATION
 from engram.settings.data import DataSettings
 from engram.settings.errors import Refused
 
 UNTRAINED: Final = "untrained model"
+NEW_CLIENTS: Final = ", new clients"  # after a row's name: clients that never train
+CLOCK: Final = "simulated-seconds"  # column of the record: the simulated clock after a round
 WORSE: Final = "-worse-than-local"  # after its name: share of clients, in that round
 
 
@@ -101,15 +104,17 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     that are not all, mean and standard deviation are None. ``accuracy-worse-than-local`` is the
     share of clients, over runs, whose score in that round is below that of training by
     themselves, ``-low`` and ``-high`` are its interval: see
-    ``engram.compare.differences.share_worse``.
+    ``engram.compare.differences.share_worse``. ``accuracy-elsewhere`` is the mean on other clients'
+    test rows, with ``-low`` and ``-high`` as of ``engram.scoring.intervals.grouped``.
 
     ``rounds`` are those of the run with the fewest, ``members`` is the number of clients that have
     not left, and ``trained`` that of those of them that have trained. ``client-bytes`` are what a
-    client receives and sends when it trains (None before a run is finished), ``client-ms`` is how
-    long a client trains in a round: what its node says, or, where one process trains all, its share
-    of the round. ``left-out`` counts how often a client was asked to train and gave no usable
-    reply, ``epsilon`` (at ``delta``) is the most that a private run spent on a client, and
-    ``finished`` says whether all rounds are done.
+    client receives and sends when it trains (None before a run is finished), ``client-gradients``
+    the gradients of batches that it computes in a round, ``simulated-seconds`` are those up to the
+    round, and ``client-ms`` is how long a client trains in a round: what its node says, or, where
+    one process trains all, its share of the round. ``left-out`` counts how often a client was asked
+    to train and gave no usable reply, ``epsilon`` (at ``delta``) is the most that a private run
+    spent on a client, and ``finished`` says whether all rounds are done.
     """
     base, ended = alone(runs) or "", comparable(runs)
     by_themselves, others = ended.get(base, ()), ended.keys() - {base}
@@ -140,13 +145,33 @@ def _of_clients(records: Sequence[Run], which: str, base: Sequence[Run]) -> dict
         known = np.any([np.isfinite(each) for each in scores], axis=0)
         found[f"{metric.name}-clients"] = int(known.sum())
         if known.sum() < min(LEAST_CLIENTS, *(record.members for record in records)):
-            found |= {metric.name: None, f"{metric.name}-std": None}
+            found |= dict.fromkeys(metric.name + end for end in ("", "-std", "-variance", "-jain"))
+        if all(_has(record, metric.name + which + ELSEWHERE) for record in records):
+            found |= _elsewhere(records, metric, which)
         if base and all(_has(record, metric.name) for record in base):
             own = client_scores(base, metric.name)
             if share := share_worse(scores, own, metric.sign):
                 key, ends = metric.name + WORSE, zip(("", "-low", "-high"), share, strict=True)
                 found |= {key + end: x if np.isfinite(x) else None for end, x in ends}
     return found
+
+
+def _elsewhere(records: Sequence[Run], metric: Metric, which: str) -> dict[str, float | None]:
+    runs = []
+    for record in records:
+        e, results = record.settings, record.results or {}
+        columns = (record.picked(which) or results)["clients"]
+        scores = _column(record, columns, metric.name + which + ELSEWHERE)
+        seen = sorted({*columns["ids"]} - {*results.get("unseen", ())})
+        groups = (scores[some] for some in groups_of(e["seed"], seen, e["elsewhere"]))
+        runs.append([known for some in groups if (known := some[np.isfinite(some)]).size])
+    _, *ends = grouped(runs) if all(runs) else (np.inf, np.inf, np.inf)
+    found = (
+        np.clip(ends, metric.low, metric.high).tolist() if np.isfinite(ends).all() else [None] * 2
+    )
+    return dict(
+        zip((f"{metric.name}{ELSEWHERE}{end}" for end in ("-low", "-high")), found, strict=True)
+    )
 
 
 def _row(label: str, which: str, records: Sequence[Run]) -> dict[str, Any]:
@@ -164,10 +189,15 @@ def _row(label: str, which: str, records: Sequence[Run]) -> dict[str, Any]:
     figures: dict[str, float | None] = {}
     for metric in metrics:
         figures |= _figures(shown, metric, which)
-        each = [value for row in shown if (value := row[metric.name + which]) is not None]
-        figures[f"{metric.name}-seed-std"] = deviation(each)
+        for rows in ("", UNSEEN):
+            key = rows + metric.name
+            each = [value for row in shown if (value := row.get(key + which)) is not None]
+            figures[f"{key}-seed-std"] = deviation(each)
     trained = [row for rows in curves for row in rows if "ms" in row]
     ended = [record.results for record in records if record.results is not None]
+    sizes = [found["client-bytes"] for found in ended if "client-bytes" in found]
+    clocks = [{row["round"]: row.get(CLOCK) for row in rows} for rows in curves]
+    seconds = (clock.get(at["round"]) for clock, at in zip(clocks, shown, strict=True))
     picked_rounds = [row["round"] for row in selected if row]
     return {
         "method": label,
@@ -181,7 +211,9 @@ def _row(label: str, which: str, records: Sequence[Run]) -> dict[str, Any]:
         "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
         "client-ms": float(np.median([*map(_client_ms, trained)])) if trained else None,
-        "client-bytes": max((found.get("client-bytes", 0) for found in ended), default=0) or None,
+        "client-gradients": mean_known(found.get("client-gradients") for found in ended),
+        CLOCK: mean_known(seconds),
+        "client-bytes": max(sizes, default=None),
         "left-out": sum(row["left-out"] for row in trained),
         "epsilon": max((row["epsilon"] for row in trained if "epsilon" in row), default=None),
         "delta": max((row["delta"] for row in trained if "delta" in row), default=None),
@@ -199,9 +231,10 @@ def _figures(
 ) -> dict[str, float | None]:
     found = {}
     for rows in ("", VALIDATION, UNSEEN):
-        for model in ("", COMMON):
+        for model in ("", COMMON, ELSEWHERE):
+            shown = COMMON if model == COMMON else which + model
             for end in figures_of(metric):
-                key = f"{rows}{metric.name}{model or which}{end}"
+                key = f"{rows}{metric.name}{shown}{end}"
                 if key in results[0]:
                     values = (row.get(key) for row in results)
                     found[f"{rows}{metric.name}{model}{end}"] = mean_known(values)
@@ -261,7 +294,7 @@ def others(
     keys = [metric.name + COMMON + end for end in ends(metric).values()]
     for records in runs.values():  # not every method has a global model
         initial = [[record.rows()[0].get(key) for key in keys] for record in records]
-        if not any(value is None for seed in initial for value in seed):
+        if not any(mean is None for mean, *_ in initial):
             found[UNTRAINED] = np.array(initial, float).tolist()
             break
     called = [metric.name + end for end in ends(metric).values()]

@@ -10,9 +10,17 @@ from engram.compare.claims import Claims, answer_of, claims_of
 from engram.compare.comparison_folder import Runs
 from engram.compare.differences import Scores
 from engram.compare.references import NAMES, read_notes, read_references
-from engram.compare.report_rows import UNTRAINED, comparable, others, report_rows, untrained
+from engram.compare.report_rows import (
+    NEW_CLIENTS,
+    UNTRAINED,
+    comparable,
+    others,
+    report_rows,
+    untrained,
+)
 from engram.core.checks import must
 from engram.scoring.metrics import Metric
+from engram.scoring.score_columns import UNSEEN
 from engram.settings.errors import Refused
 
 
@@ -22,8 +30,9 @@ class Results(NamedTuple):
     Attributes:
         metric: The metric.
         rows: Of methods' models, as ``report_rows`` returns them.
-        beside: Figures of what no method has trained, as ``others`` returns them; NaN for a
-            reference that is left out.
+        beside: Figures of each row's model for clients that never train, where there are any, and
+            of what no method has trained, as ``others`` returns them; NaN for a reference that is
+            left out.
         references: Scores of each client by references, for each seed.
         claims: The differences that the runs show; None where nothing can be compared.
         notes: By reference, the rows that it learns from, or why it is left out.
@@ -47,7 +56,8 @@ class Results(NamedTuple):
             return answer_of(self.claims)
         metric = self.metric
         means = {row["method"]: row[metric.name] for row in self.rows}
-        means |= {name: figures[metric.name] for name, figures in self.beside.items()}
+        others = self.beside.items()
+        means |= {n: each[metric.name] for n, each in others if not n.endswith(NEW_CLIENTS)}
         known = {
             name: mean for name, mean in means.items() if mean is not None and not np.isnan(mean)
         }
@@ -80,10 +90,24 @@ def results_of(folder: Path, runs: Runs, metrics: Sequence[Metric]) -> list[Resu
         known = scores[metric.name]
         missing = {name: {metric.name: np.nan} for name in notes if name not in known}
         each = missing | others(runs, metric, known)
-        beside = {name: each[name] for name in (*NAMES, *each) if name in each}
+        beside = _new_clients(rows, metric) | {
+            name: each[name] for name in (*NAMES, *each) if name in each
+        }
         claims = claims_of(runs, rows, metric, known)
         found.append(Results(metric, rows, beside, known, claims, notes))
     return found
+
+
+def _new_clients(rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, dict[str, float]]:
+    return {
+        f"{row['method']}{NEW_CLIENTS}": {
+            key.removeprefix(UNSEEN): np.nan if value is None else value
+            for key, value in row.items()
+            if key.startswith(UNSEEN + metric.name)
+        }
+        for row in rows
+        if UNSEEN + metric.name in row
+    }
 
 
 def metric_called(name: str, metrics: Sequence[Metric]) -> Metric:

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from engram.cli.console import new_table
 from engram.compare.differences import SHARE_SEEDS
-from engram.compare.report_rows import WORSE, ends, told_round
+from engram.compare.report_rows import NEW_CLIENTS, WORSE, ends, told_round
 from engram.link.console import WHOLE
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import COMMON, UNSEEN
+from engram.scoring.score_columns import COMMON, ELSEWHERE
 
 _COSTS: Final = {
     "KiB": "received and sent by a client in a round",
@@ -78,7 +78,9 @@ def method_table(
     """Returns the table of a metric: a row for each model and each baseline."""
     name, middle = metric.name, center_key(metric.name + COMMON, metric)
     further = {
-        heading: end for heading, end in ends(metric).items() if heading not in ("mean", "s.d.")
+        heading: end
+        for heading, end in ends(metric).items()
+        if heading not in ("mean", "s.d.", "variance", "jain")
     }
     meaning = {
         "median": "median of the clients",
@@ -91,13 +93,12 @@ def method_table(
         if few
         else ("with a 95 % interval, corrected for clients repeating over seeds")
     )
-    unseen = center_key(UNSEEN + name, metric)
     columns = {  # the key that says whether there is such a column, and its meaning
         "worse": (name + WORSE, f"% of clients served worse than by local training; {interval}"),
         "noise": (f"{name}-noise", "standard deviation of the noise in a mean"),
         "mean ± sd": ("method", "mean and standard deviation over clients"),
         **{heading: (name + end, meaning[heading]) for heading, end in further.items()},
-        "unseen": (unseen, "clients that never train; the other columns are without them"),
+        "elsewhere": (f"{name}{ELSEWHERE}", "mean on other clients' test rows, 95 % interval"),
         "global": (middle, f"{metric.center} of the global model, not fine-tuned"),
         "seeds": (f"{name}-seed-std", "standard deviation of the mean over seeds"),
         "KiB": ("client-bytes", _COSTS["KiB"]),
@@ -114,6 +115,8 @@ def method_table(
         value = row.get(shown[heading][0])
         if heading == "worse":
             return share_in_words(row, name)
+        if heading == "elsewhere":
+            return elsewhere_in_words(row, metric)
         if heading == "mean ± sd":
             both = [metric.in_words(row.get(key), 1) for key in (name, f"{name}-std")]
             return both[0] if "-" in both else " ± ".join(both)
@@ -129,6 +132,8 @@ def method_table(
     legend = {heading: words for heading, (_, words) in shown.items()}
     best = ["best round: that with the best mean on validation rows, for each model"]
     said = best * (rows[0]["selected-round"] is not None)
+    new = "clients that never train; the other rows are without them"
+    said += [f"...{NEW_CLIENTS}: {new}"] * any(label.endswith(NEW_CLIENTS) for label in beside)
     said += [f"{reference}: {words}" for reference, words in notes.items()]
     return TextTable(title, ["method", *shown], cells, legend, said)
 
@@ -147,3 +152,10 @@ def share_in_words(row: Mapping[str, Any], name: str) -> str:
     ends = ("",) if row[f"{key}-low"] is None else ("", "-low", "-high")
     share, *interval = (f"{100 * row[key + end]:.0f}" for end in ends)
     return f"{share} ({'-'.join(interval)})" if interval else share
+
+
+def elsewhere_in_words(row: Mapping[str, Any], metric: Metric) -> str:
+    """Returns the mean on other clients' test rows, with its interval if there is one."""
+    key = f"{metric.name}{ELSEWHERE}"
+    mean, *ends = (metric.in_words(row.get(f"{key}{end}"), 1) for end in ("", "-low", "-high"))
+    return mean if "-" in ends else f"{mean} ({'-'.join(ends)})"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_map
 
 from engram.core.contract import Contract
 from engram.core.method import Method, Objective, Served, Slots
@@ -24,6 +25,8 @@ class Shapes(NamedTuple):
     sent: Slots  # slots that it sends
     kept: Slots  # slots that it keeps
     served: Served  # the models that serve it
+    # ``steps -> gradients`` of batches in so many local steps; None if that is unknown.
+    gradients: Callable[[int], int | None] = lambda steps: None
 
     @property
     def received(self) -> Slots:
@@ -48,7 +51,8 @@ def _zeros(w: Params, batch: Batch, names: Any = None) -> Params:
 
 def _undifferentiated(function: Callable[..., Any], names: Any = None) -> Callable[..., Any]:
     def derivative(w: Any, *rest: Any) -> Any:
-        return zeros(w if names is None else pick(w, names)), function(w, *rest)[1]
+        some = w if names is None else pick(w, names)
+        return tree_map(torch.zeros_like, some), function(w, *rest)[1]
 
     return derivative
 
@@ -78,24 +82,26 @@ def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     return Shapes(method, common, own, *contract.round(0, received, method.client.start, None, {}))
 
 
-def gradients_of(made: Callable[[Objective], Method], work: Slots) -> int:
-    """Returns the largest number of gradients of a local step; a Hessian product counts as two."""
+def gradients_of(made: Callable[[Objective], Method], work: Slots, batch: Any = ()) -> list[int]:
+    """Returns the gradients in a local step of each phase; a Hessian product counts as two."""
     taken = 0
 
-    def gradient(w: Params, batch: Batch, names: Any = None) -> Params:
-        nonlocal taken
-        taken += 1
-        return _zeros(w, batch, names)
+    def counted(function: Callable[..., Any], gradients: int = 1) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            nonlocal taken
+            taken += gradients
+            return function(*given)
 
-    def product(w: Params, batch: Batch, v: Params) -> Params:
-        nonlocal taken
-        del w, batch
-        taken += 2
-        return zeros(v)
+        return call
 
-    most, counting = 0, WITHOUT_DATA._replace(gradient=gradient, hessian_product=product)
+    counting = WITHOUT_DATA._replace(
+        gradient=counted(_zeros),
+        hessian_product=counted(WITHOUT_DATA.hessian_product, 2),
+        differentiate=lambda *given: counted(_undifferentiated(*given)),
+    )
+    found = []
     for phase in made(counting).client.phases:
         taken = 0
-        phase.direction(work, ((),) * phase.batches)
-        most = max(most, taken)
-    return most
+        phase.direction(work, (batch,) * phase.batches)
+        found.append(taken)
+    return found

@@ -48,6 +48,7 @@ class Stream(IntEnum):
     CLOCK = 27
     COMPRESSION = 28
     SCORED = 29
+    ELSEWHERE = 30
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:
@@ -84,6 +85,17 @@ def scored(
     order = generator(e.seed, Stream.SCORED).permutation(clients[-1] + 1)
     drawn = order[np.isin(order, train)][: e.scored_clients]
     return sorted({*drawn.tolist(), *(client for client in clients if client in never)})
+
+
+def groups_of(seed: int, clients: Sequence[int], others: int) -> list[list[int]]:
+    """Deals clients, which ascend, into groups of more than ``others``, if there are so many.
+
+    Each client's model is scored on the rows of the next ``others`` of its group, so that scores of
+    two groups have no client in common.
+    """
+    order = generator(seed, Stream.ELSEWHERE).permutation(clients[-1] + 1)
+    order = order[np.isin(order, clients)]
+    return [g.tolist() for g in np.array_split(order, max(1, len(order) // (others + 1)))]
 
 
 def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:

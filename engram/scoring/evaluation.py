@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column
+from engram.scoring.score_columns import MODELS, UNSEEN, VALIDATION, Column
 from engram.strategies.reply_border import Impossible
 from engram.strategies.screening import mean_of, owners
 from engram.wire.wire import read_list
@@ -127,11 +127,12 @@ def summary(
     For each metric, such as ``accuracy``: ``accuracy`` is its mean over clients of the models that
     serve them, ``accuracy-common`` that of the common model, and ``accuracy-tuned`` that of the
     served models after fine-tuning, where there are such. Each name may end in ``-std``, the
-    standard deviation over clients;
+    standard deviation over clients; ``-variance``, its square; ``-jain``, Jain's index of fairness;
     ``-median``; ``-p10``, the 10th percentile, or ``-p90``, the 90th, where lower is better; and
     ``-worst``, the value of the client that is worst off. Names that begin with ``validation-`` are
-    of the rows held out for validation, with ``unseen-`` of clients that never train. ``scored`` is
-    the number of clients scored. An entry is None if a client's value is infinite, as after
+    of the rows held out for validation, with ``unseen-`` of clients that never train; after
+    ``-elsewhere``, figures are of other clients' test rows. ``scored`` is the number of clients
+    scored. An entry is None if a client's value is infinite, as after
     divergence, or if no client has one; and so are mean and deviation of a metric without bounds
     where a single client owns them (``owners``). Of scores with noise there are means alone, and
     ``accuracy-noise``, the standard deviation of the noise in ``accuracy``.
@@ -157,12 +158,23 @@ def summary(
     return found
 
 
+def jain(values: npt.NDArray[np.float64]) -> float:
+    """Returns Jain's index of fairness, from 1 / n to 1, where all are alike; NaN below zero.
+
+    Jain, Chiu, Hawe. A Quantitative Measure of Fairness. DEC-TR-301, 1984.
+    """
+    squares = len(values) * (values**2).sum()
+    return float(values.sum() ** 2 / squares) if squares > 0 and values.min() >= 0 else np.nan
+
+
 def figures_of(metric: Metric) -> dict[str, Callable[..., Any]]:
     """Returns the functions of figures over clients, by the ends of their names in a summary."""
     tail = 10 if metric.better == "higher" else 90
     return {
         "": np.mean,
         "-std": np.std,
+        "-variance": np.var,
+        "-jain": jain,
         _MEDIAN: np.median,
         f"-p{tail}": partial(np.percentile, q=tail),
         "-worst": np.min if metric.better == "higher" else np.max,
@@ -175,10 +187,11 @@ def _figures(
     mean = mean_of(metric)
     figures = figures_of(metric) | {
         "": mean,
-        "-std": lambda values: np.nan if np.isnan(mean(values)) else np.std(values),
+        "-std": lambda values: np.std(values) + 0 * mean(values),  # NaN where there is no mean
+        "-variance": lambda values: np.var(values) + 0 * mean(values),
     }
     found: dict[str, float | None] = {}
-    for which in ("", COMMON, TUNED):
+    for which in MODELS:
         name = rows + which
         if name in evaluation.columns:
             values = evaluation.columns[name][clients]

@@ -121,6 +121,28 @@ def error_of(by_rows: float, by_columns: float, rows: int, columns: int) -> tupl
     return total**0.5, max(total**2 / parts, 1.0) if parts else 1.0
 
 
+def grouped(runs: Sequence[Sequence[Array]]) -> Interval:
+    """Returns the interval of a mean over runs, whose groups of values are independent.
+
+    With the sums s_g of a run's ``(x - mean) / n`` by group, the variance is the mean over runs of
+    ``G / (G - 1) sum_g s_g^2``, plus the runs' own, ``s_b^2 / S``: groups of two runs may have the
+    same clients. The quantile is Student's, by ``error_of``.
+    """
+    means = np.array([np.concatenate(groups).mean() for groups in runs])
+    mean, least = float(means.mean()), min(map(len, runs))
+    if least < 2:
+        return Interval(mean, -np.inf, np.inf)
+    sums = [
+        np.array([(g - x).sum() for g in groups]) / sum(map(len, groups))
+        for groups, x in zip(runs, means, strict=True)
+    ]
+    by_groups = float(np.mean([(s**2).sum() * len(s) / (len(s) - 1) for s in sums]))
+    by_runs = float(means.var(ddof=1)) / len(means) if len(means) > 1 else 0.0
+    error, degrees = error_of(by_runs, by_groups, len(means), least)
+    half = float(quantile((1 + LEVEL) / 2, degrees)) * error
+    return Interval(mean, mean - half, mean + half)
+
+
 def crossed(gaps: Array, ratio: float) -> Interval:
     """Returns the interval of a mean difference over splits and tasks, both drawn at random.
 

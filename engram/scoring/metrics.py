@@ -114,6 +114,9 @@ METRICS: Registry[Metric] = Registry()
 IGNORED: Final = -100
 """A class that counts in no loss of torch's: of pixels, for example, whose class is unknown."""
 
+BINS: Final = 15
+"""Bins of confidence, by which calibration is measured."""
+
 BUILT_IN: set[str] = set()
 """The names of those that come with the platform."""
 
@@ -298,7 +301,7 @@ def ece(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     counted = targets != -1
     confidence, predicted = outputs[counted].double().softmax(-1).max(-1)
     gaps = (predicted == targets[counted]).double() - confidence
-    bins = (confidence * 15).ceil().long()  # (0, 1/15], (1/15, 2/15], ...
+    bins = (confidence * BINS).ceil().long()  # (0, 1/15], (1/15, 2/15], ...
     return bins.bincount(gaps).abs().sum() / len(gaps)
 
 

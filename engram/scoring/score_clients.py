@@ -2,17 +2,20 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from engram.cohort.trainer.client_memory import Memory
 from engram.core.method import Slots
+from engram.core.streams import groups_of, scored, unseen
 from engram.core.tree import concatenated, select, stacked
 from engram.scoring.query_rows import Queries, padded, query_rows
-from engram.scoring.score_columns import VALIDATION
+from engram.scoring.score_columns import COMMON, ELSEWHERE, VALIDATION
 from engram.scoring.score_metrics import measure
 from engram.scoring.served import BLOCK, Answer, ServedModels
 
@@ -61,15 +64,40 @@ class Scorer:
         self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
     ) -> Scores:
         """Scores the models that serve a block's clients; ``own`` has a leading client axis."""
-        kept = stacked([memory.kept for memory in memories])
+        e, kept = self.models.experiment, stacked([memory.kept for memory in memories])
         answers = self.models.of(common, own, kept, memories[0].trained, clients)
         queries = self.queries(clients)
         columns = self._columns(answers, queries)
         if (split := self.models.data.validation) is not None:
             held_out = padded(split, split.rows, clients)
-            scored = self._columns(answers, held_out)
-            columns |= {VALIDATION + name: values for name, values in scored.items()}
+            validated = self._columns(answers, held_out)
+            columns |= {VALIDATION + name: values for name, values in validated.items()}
+        if e.elsewhere:
+            columns |= self._elsewhere(answers, clients)
         return Scores(columns, queries.counted.sum(1))
+
+    def _elsewhere(self, serve: Mapping[str, Answer], clients: Sequence[int]) -> dict[str, Tensor]:
+        """Returns means of scores on the rows of each client's others; NaN without others."""
+        models = {which: served for which, served in serve.items() if which != COMMON}
+        each, others = list[dict[str, Tensor]](), [self.others.get(c, []) for c in clients]
+        for place in range(max(1, *map(len, others))):
+            pairs = zip(others, clients, strict=True)
+            visited = [some[place] if some else client for some, client in pairs]
+            each.append(self._columns(models, self.queries(visited)))
+        found = {name: torch.stack([one[name] for one in each]).nanmean(0) for name in each[0]}
+        for values in found.values():
+            values[[not some for some in others]] = torch.nan
+        return {name + ELSEWHERE: values for name, values in found.items()}
+
+    @cached_property
+    def others(self) -> dict[int, list[int]]:
+        """By client that trains and is scored, the others on whose test rows it is scored, too."""
+        e, data = self.models.experiment, self.models.data
+        aside, never = {*data.left_out, *data.unscored, *e.withdrawn}, unseen(e, data.names)
+        some = scored(e, [c for c in range(e.num_clients) if c not in aside], never)
+        groups = groups_of(e.seed, [c for c in some if c not in never], e.elsewhere)
+        places = ((group, at) for group in groups for at in range(len(group)))
+        return {group[at]: [*group[at + 1 :], *group[:at]][: e.elsewhere] for group, at in places}
 
     @staticmethod
     def joined(parts: Sequence[Scores], blocks: Sequence[Sequence[int]]) -> Scores:
@@ -82,6 +110,8 @@ class Scorer:
         said, y = self.models.answers(serve, queries)
         columns: dict[str, Tensor] = {}
         for which in self.models.suffixes:
+            if which == COMMON and which not in serve:
+                continue
             # A client that has not trained may be served by a fine-tuned model already.
             outputs = said.get(which, said[""])
             for metric in self.models.metrics:

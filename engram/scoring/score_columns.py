@@ -10,6 +10,12 @@ COMMON, TUNED = "-common", "-tuned"
 """Column suffixes: the common model as it is, and the served model after fine-tuning. Without one,
 a column is of the model that serves the client."""
 
+ELSEWHERE: Final = "-elsewhere"
+"""Column suffix, after a model's: its scores on other clients' test rows."""
+
+MODELS: Final = "", COMMON, TUNED, ELSEWHERE, TUNED + ELSEWHERE
+"""Every suffix of a column."""
+
 VALIDATION, UNSEEN = "validation-", "unseen-"
 """Column prefixes: rows that are held out for validation, and clients that never train."""
 

@@ -18,7 +18,7 @@ from engram.core.derivatives import by_autograd
 from engram.core.method import Neighbors, Served, Slots
 from engram.core.method_shapes import Shapes
 from engram.core.slot_optimizers import optimizer_of
-from engram.core.slots import has_common, has_tuned
+from engram.core.slots import has_common, has_tuned, pick
 from engram.core.tree import repeated, select, stacked
 from engram.core.types import Batch, LossFn, Params
 from engram.data.federated import FederatedData
@@ -53,7 +53,8 @@ class ServedModels:
     ``standard`` protocol each step is on ``batch-size`` training rows of the client, drawn by the
     seed and the client, or on all of them if they are no more. Under ``few-shot`` a client's test
     rows are split once, by seed, into ``adapt-shots`` support rows, all of which each step is on,
-    and query rows, which are the rest.
+    and query rows, which are the rest. With ``adapt-part`` ``lp-ft`` the first half of the steps,
+    rounded up, moves the last layer alone (Kumar et al., ICLR 2022); with ``head``, all do.
 
     Args:
         experiment: The settings.
@@ -109,10 +110,14 @@ class ServedModels:
         else:  # packed sequences, for one, have no rule in torch.func
             gradient = by_autograd(loss).gradient
 
+        steps, head = e.adapt_steps, self.learner.network.head
+        probing = {"all": 0, "head": steps, "lp-ft": steps - steps // 2}[e.adapt_part]
+
         def personalize(w: Params, *batches: Batch) -> Params:
             state = optimizer.init(w)
-            for number in range(e.adapt_steps):
+            for number in range(steps):
                 d = gradient(w, batches[number % len(batches)])
+                d = pick(d, head) if number < probing else d
                 w, state = optimizer.update(w, d, state, e.adapt_lr)
             return w
 

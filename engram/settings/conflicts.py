@@ -55,6 +55,7 @@ _AFTER: Final = (
     _Row("noise-multiplier", lambda e: _is_set(e, "noise_multiplier"), ends={Fact.SOLVED}),
     _Row("epsilon", lambda e: e.epsilon, needs={Fact.SOLVED}),
     _Row("sampling", lambda e: e.secret_cohorts, needs={Fact.NOISY}),
+    _Row("elsewhere", lambda e: e.elsewhere, needs={Fact.OPEN}),
     _Row("patience", lambda e: e.patience, needs={Fact.OPEN}),
     _Row("standardize", lambda e: e.standardize == "federation", needs={Fact.OPEN}),
     _Row("shards", lambda e: e.shards > 1, needs={Fact.CURRENT, Fact.KNOWN}),

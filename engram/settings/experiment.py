@@ -66,6 +66,9 @@ _ASIDE: Final = frozenset(  # how far, how and where to run; they do not affect 
     {"num_rounds", "checkpoint_every", "out", "resume", "timeout", "min_clients"}
     | (MachineSettings.model_fields.keys() - {"data_dir"})
 )
+_LATER: Final = {"guards": "", "adapt_part": "all", "elsewhere": 0}
+"""Settings that runs of former versions lack, with what these did."""
+
 _LOOKED_AT: Final = frozenset({"batch-size", "privacy", "seed"}).union(
     *(g.all_keys() for g in (DataSettings, ModelSettings, EvaluationSettings, MachineSettings))
 )
@@ -237,7 +240,7 @@ class Experiment(SharedSettings, Folders):
         """Returns the settings that affect results."""
         planned = self.schedule in ("cosine", "step") or self.epsilon  # for so many rounds
         ahead = {"num_rounds"} if planned else set()
-        none = set() if self.guards else {"guards"}  # which runs of former versions lack
+        none = {name for name, former in _LATER.items() if getattr(self, name) == former}
         aside = {key_of(name) for name in (_ASIDE - self.own.decisive - ahead) | none}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 

@@ -7,6 +7,7 @@ run there as they are, so that no method needs a formula of its own.
 import mmap
 import os
 from functools import partial
+from itertools import pairwise
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
@@ -17,13 +18,14 @@ from torch.utils._pytree import tree_map
 from engram.core.checks import must
 from engram.core.contract import Contract, cause_of
 from engram.core.machine import check_room
-from engram.core.method import Context, Method, Network
-from engram.core.method_shapes import WITHOUT_DATA, Shapes, nbytes, shapes_of
+from engram.core.method import Context, Method, Network, Objective
+from engram.core.method_shapes import WITHOUT_DATA, Shapes, gradients_of, nbytes, shapes_of
 from engram.core.personal_parameters import build
+from engram.core.rounds import first_steps
 from engram.core.slots import flat
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
-from engram.data.federated import model_for
+from engram.data.federated import example, model_for
 from engram.data.schema.columns import Kind
 from engram.guards.facts import Fact
 from engram.networks.base import Model, network_of
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _COPIES: Final = 2  # of what a client works on, at least: a gradient, and the next
 _LARGE: Final = 2**24  # bytes of a tensor that are worth a file
 _ALIGNED: Final = 64  # bytes, a multiple of which tensors in it begin at
+_ROWS: Final = 2  # of a batch without values
 _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 
 
@@ -51,6 +54,7 @@ def server_side(experiment: "Experiment", kind: Kind) -> tuple[Method, Shapes, f
     model = model_for(e, kind)
     shapes = shapes_on(e, model, kind.outputs)
     check_server(e, shapes)
+    shapes = shapes._replace(gradients=partial(_gradients, e, model, kind, shapes))
     generator = torch_generator(e.seed, Stream.MODEL)
     initial = set_aside(model.init(generator))  # it is rarely looked at again
     network = network_of(model, initial, partial(model.init, generator))
@@ -116,8 +120,7 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
     e = experiment
     if e.network.personal and e.personal.startswith("!") and not model.personal - model.running:
         raise Refused(must("personal", e.personal, f"less than all for {e.method}"))
-    initial = tree_map(lambda leaf: leaf.to(_NOWHERE), model.init(Generator()))
-    network = network_of(model, initial, lambda: initial)._replace(draws=lambda n: [initial] * n)
+    network = _without_values(model)
     try:
         with torch.device(_NOWHERE):
             made = _built(e, network, outputs)
@@ -145,10 +148,30 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
     return shapes
 
 
-def _built(e: "Experiment", network: Network, outputs: int) -> Method:
+def _without_values(model: Model) -> Network:
+    initial = tree_map(lambda leaf: leaf.to(_NOWHERE), model.init(Generator()))
+    return network_of(model, initial, lambda: initial)._replace(draws=lambda n: [initial] * n)
+
+
+def _built(
+    e: "Experiment", network: Network, outputs: int, objective: Objective = WITHOUT_DATA
+) -> Method:
     generator = partial(torch_generator, e.seed, Stream.HYPERNETWORK)
-    context = Context(network, WITHOUT_DATA, outputs, e.num_clients, generator)
+    context = Context(network, objective, outputs, e.num_clients, generator)
     return build(e.network.settings, context)
+
+
+def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps: int) -> int | None:
+    y = torch.zeros(_ROWS, dtype=torch.int64 if e.task == "classification" else torch.float32)
+    batch = tree_map(lambda leaf: leaf.to(_NOWHERE), (example(kind.inputs, _ROWS), y))
+    try:
+        with torch.device(_NOWHERE):
+            made = partial(_built, e, _without_values(model), kind.outputs)
+            each = gradients_of(made, shapes.work, batch)
+    except Exception:  # a method may look at values, of which there are none
+        return None
+    starts = [*first_steps(shapes.method.client.phases, steps), steps]
+    return sum(n * (end - at) for n, (at, end) in zip(each, pairwise(starts), strict=True))
 
 
 def check_client(experiment: "Experiment", shapes: Shapes) -> None:

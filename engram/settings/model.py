@@ -138,6 +138,12 @@ class EvaluationSettings(Settings):
         description="evaluation: how many of the clients that train are scored, drawn by the seed, "
         "the same in every evaluation; 0: all",
     )
+    elsewhere: Int = Field(
+        0,
+        ge=0,
+        description="evaluation: on the test rows of how many other clients, drawn by the seed, "
+        "the model of each client that trains is scored, too; 0: none",
+    )
     patience: Int = Field(
         0,
         ge=0,
@@ -153,6 +159,11 @@ class EvaluationSettings(Settings):
         le=10**5,
         description="evaluation: gradient steps of fine-tuning; standard: each on batch-size "
         "training rows; few-shot: each on all adapt-shots rows",
+    )
+    adapt_part: Literal["all", "head", "lp-ft"] = Field(
+        "all",
+        description="evaluation: what fine-tuning moves: all parameters, the last layer alone "
+        "(head: a linear probe), or that in the first half of the steps, and then all (lp-ft)",
     )
     adapt_lr: Float = Field(
         0.02,

@@ -12,7 +12,7 @@ from engram.core.checks import Fault, clash, must, require
 from engram.guards.facts import ALWAYS, Fact
 from engram.networks.optimizers import OPTIMIZERS
 from engram.scoring.metrics import INTEGRATED_BRIER, METRICS, Metric, named
-from engram.scoring.score_columns import VALIDATION, Column, columns_of
+from engram.scoring.score_columns import COMMON, ELSEWHERE, VALIDATION, Column, columns_of
 from engram.scoring.survival_losses import COX, PAIRED
 from engram.scoring.tasks import SURVIVAL, TASKS, task_of
 from engram.settings.base import METHODS, Method, SharedSettings, check_name, check_setting
@@ -100,9 +100,13 @@ class NetworkMethod(Method):
 
         ``models`` are suffixes of models that are scored, too: ``COMMON``, ``TUNED``.
         """
-        found = columns_of(self.metrics(shared), dict.fromkeys(["", *models], False))
+        suffixes = ["", *models]
+        found = columns_of(self.metrics(shared), dict.fromkeys(suffixes, False))
         if shared.validates:
             found += [column._replace(name=VALIDATION + column.name) for column in found]
+        for which in suffixes if shared.elsewhere else ():
+            lacking = {} if which == COMMON else {which + ELSEWHERE: True}
+            found += columns_of(self.metrics(shared), lacking)
         return found
 
     @classmethod

@@ -8,7 +8,8 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from engram.compare.colors import looks_of
-from engram.compare.plots import CLOCK, draw_clients, draw_metric, row_counts
+from engram.compare.plots import draw_clients, draw_metric, row_counts
+from engram.compare.report_rows import CLOCK
 from engram.runs.run import Run
 from engram.scoring.metrics import METRICS
 from engram.studio.pages.figures import curves

@@ -84,7 +84,7 @@ def test_the_best_is_bold_and_a_dagger_marks_those_it_is_not_told_apart_from(fou
     _, *lines = cells(found.to_latex())
     validation = found.table["validation-accuracy"]
     best = validation.idxmax()
-    marks = {label: (r"\textbf" in cell, "dagger" in cell) for label, cell, _ in lines}
+    marks = {label: (r"\textbf" in cell, "dagger" in cell) for label, cell, _ in reversed(lines)}
     for label, (bold, dagger) in marks.items():
         pair = pairs[pairs["one"].isin([best, label]) & pairs["other"].isin([best, label])]
         assert bold == (label == best)
@@ -162,17 +162,22 @@ def test_latex_has_a_line_for_each_row(found, tmp_path):
     assert (tmp_path / "table.tex").read_text() == table
     heading, *lines = cells(table)
     assert heading == ["method", r"accuracy (\%)", "f1"]
-    assert [line[0] for line in lines] == list(found.summary().index)
+    labels = [label.removesuffix(", new clients") for label in found.summary().index]
+    assert [line[0] for line in lines] == labels
     row = found.summary().loc["ditto"]
     mean, spread = (100 * row[key] for key in ("accuracy", "accuracy-seed-std"))
-    (ditto,) = [line for line in lines if line[0] == "ditto"]
+    ditto, _ = [line for line in lines if line[0] == "ditto"]
     shown = re.sub(r"\\textbf{(.*)}", r"\1", ditto[1]).removesuffix(r"$^\dagger$")
     assert shown == rf"{mean:.1f} $\pm$ {spread:.1f}"
     assert r"\begin{table*}" in found.to_latex(width="two")
     assert table.count("{") == table.count("}")
     never = set.intersection(*(set(each["unseen"]) for each in results(found, "ditto")))
     assert f"mean over {4 - len(never)} clients" in table  # those that train with any seed
-    assert "unseen: clients that never train; the other columns are without them" in str(found)
+    assert "new clients: clients that never train; the other rows are without them" in str(found)
+    each = [r["selected"]["unseen-f1"] for r in results(found, "ditto")]
+    new = found.summary().loc["ditto, new clients"]
+    assert new["f1"] == pytest.approx(np.mean(each))
+    assert new["f1-seed-std"] == pytest.approx(np.std(each, ddof=1))
 
 
 def test_a_table_that_does_not_fit_is_refused(found, engram, monkeypatch):

@@ -299,7 +299,7 @@ def test_a_method_whose_clients_share_a_part_has_no_common_model():
 
 def test_the_untrained_model_is_of_the_first_method_with_a_common_one():
     both = runs(local=(0.6, 0.6), fedavg=(0.7, 0.8))
-    ends = {"": 0.1, "-std": 0.02, "-p10": 0.05, "-worst": 0.0}
+    ends = {"": 0.1, "-std": 0.02, "-variance": 4e-4, "-jain": 0.9, "-p10": 0.05, "-worst": 0.0}
     for one in both["fedavg"]:
         one.summary |= {f"accuracy-common{end}": value for end, value in ends.items()}
     known = {f"accuracy{end}": value for end, value in (ends | {"-seed-std": 0.0}).items()}

@@ -1,6 +1,6 @@
 """Figures of a run or a comparison as files: for a screen, or for the columns of a paper."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from engram.compare.comparison_folder import Runs, find_runs
 from engram.compare.figures import save
-from engram.compare.plots import CLOCK, draw_clients, draw_metric
-from engram.compare.report_rows import comparable
+from engram.compare.plots import draw_clients, draw_metric
+from engram.compare.report_rows import CLOCK, comparable
 from engram.compare.reports.base import plots_of
 from engram.compare.reports.gain_plot import draw_gains
 from engram.compare.results import metrics_of, references_of
@@ -79,14 +79,18 @@ def _styled(sheet: Sheet) -> Iterator[None]:
         ) from error
 
 
-def draw_files(folder: Path, sheet: Sheet) -> list[str]:
+def draw_files(
+    folder: Path, sheet: Sheet, draw: Callable[..., Mapping[str, Figure]] | None = None
+) -> list[str]:
     """Draws a run or a comparison into its folder; returns the names of the files.
+
+    ``draw(folder, narrow=...)`` returns the figures by name; by default it is ``figures_of``.
 
     Raises:
         Refused: There is nothing to draw yet.
     """
     with _styled(sheet):
-        figures = figures_of(folder, narrow=sheet.width == "one")
+        figures = (draw or figures_of)(folder, narrow=sheet.width == "one")
         if not figures:
             raise Refused(f"{folder} has nothing to draw yet: no run of it has been evaluated")
         for name, figure in figures.items():
