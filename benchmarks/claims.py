@@ -25,7 +25,7 @@ from engram.cli.console import out
 from engram.compare.differences import pairwise
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
-from engram.strategies.rounds import Rounds, draw_cohort
+from engram.strategies.running.rounds import Rounds, draw_cohort
 
 SETTINGS: Final = {
     "method": "fedavg",

@@ -22,7 +22,7 @@ from engram.server.roster import query_roster
 from engram.settings.experiment import Experiment, read_by
 from engram.simulations.grid import InProcessGrid
 from engram.simulations.in_process import Direct
-from engram.strategies.network_strategy import Federated
+from engram.strategies.running.network_strategy import Federated
 
 
 class Workload(NamedTuple):

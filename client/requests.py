@@ -150,7 +150,7 @@ def split(
     """Returns a reply's entries about its clients.
 
     They are the round, the clients that succeeded, ascending, why others failed, and remarks on
-    some of the former: ``engram.strategies.site_strategy.read_split`` reads them.
+    some of the former: ``engram.strategies.running.site_strategy.read_split`` reads them.
     """
     notes = notes or {}
     why = {"failed": list(failed), "reasons": list(failed.values())}

@@ -24,7 +24,7 @@ from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment, read_by
 from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate
-from engram.strategies.base import nested
+from engram.strategies.running.base import nested
 from engram.wire.messages import Content, Reply
 from engram.wire.tensors import tensors_from_bytes
 

@@ -13,7 +13,7 @@ from engram.server.app_start import opened
 from engram.server.grid import PatientGrid
 from engram.server.run import run
 from engram.settings.experiment import Experiment
-from engram.strategies import STRATEGIES
+from engram.strategies.running.base import STRATEGIES
 from engram.wire.flower import FlowerGrid
 
 if TYPE_CHECKING:

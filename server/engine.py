@@ -11,8 +11,8 @@ from engram.data.schema.columns import Kind
 from engram.guards.presets import client_guards
 from engram.link.server.membership import Membership
 from engram.settings.experiment import Experiment
-from engram.strategies.base import Round, Row, RunStrategy
-from engram.strategies.drop_outs import train_securely
+from engram.strategies.running.base import Round, Row, RunStrategy
+from engram.strategies.running.secure_rounds import train_securely
 from engram.wire.messages import Question, Reply
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from engram.server.engine import Engine
 from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, few, few_names, one_line
 from engram.settings.fingerprint import fingerprint, source_root
-from engram.strategies.reply_border import Rejected, read_reply
+from engram.strategies.running.reply_border import Rejected, read_reply
 from engram.wire.messages import Question, Reply
 from engram.wire.roster import NodeEntry, read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SETTINGS, TRAINING

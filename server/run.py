@@ -28,9 +28,9 @@ from engram.server.roster import Attendance, Waiting, attendance_of
 from engram.server.run_start import first_arrays, former_run, strategy_of
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
-from engram.strategies import Row, RunStrategy
-from engram.strategies.reply_border import noised_by
-from engram.strategies.rounds import Step, rounds
+from engram.strategies.running.base import Row, RunStrategy
+from engram.strategies.running.reply_border import noised_by
+from engram.strategies.running.rounds import Step, rounds
 from engram.wire.messages import Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import RELEASE, TRAINING

@@ -9,7 +9,7 @@ from engram.guards.noise import Noise
 from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.strategies import STRATEGIES, RunStrategy
+from engram.strategies.running.base import STRATEGIES, RunStrategy
 from engram.wire.roster import Roster
 
 

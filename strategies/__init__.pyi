@@ -7,8 +7,6 @@ from typing import Any, Literal
 from flwr.app import MetricRecord, RecordDict
 from torch.nn import Module
 from engram.guards.guard import Guard
-from engram.strategies.base import STRATEGIES as STRATEGIES, Row as Row
-from engram.strategies.base import RunStrategy as RunStrategy, strategies as strategies
 from engram.strategies.flower_strategy import MethodStrategy as MethodStrategy
 class APFL(MethodStrategy):
     def __init__(self, net: Module | Callable[[], Module], *, eta: float = 0.1, alpha: float = 0.5, adaptive: bool = False, personal: str = '', weighting: Literal['rows', 'clients', 'paper'] = 'rows', outputs: int = 0, guards: Sequence[Guard] = (), seed: int = 0, resume: str | Path | None = None, fraction_train: float = 1.0, fraction_evaluate: float = 1.0, min_train_nodes: int = 2, min_evaluate_nodes: int = 2, min_available_nodes: int = 2, weighted_by_key: str = 'num-examples', arrayrecord_key: str = 'arrays', configrecord_key: str = 'config', train_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None = None, evaluate_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None = None) -> None: ...

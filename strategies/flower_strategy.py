@@ -29,8 +29,8 @@ from engram.guards.chain import parted
 from engram.guards.guard import Guard
 from engram.runs import checkpoints
 from engram.settings.errors import Refused, one_line
-from engram.strategies.base import widened
-from engram.strategies.reply_border import read_reply
+from engram.strategies.running.base import widened
+from engram.strategies.running.reply_border import read_reply
 from engram.wire.flower import to_params, to_record, to_reply
 from engram.wire.messages import TRAIN, Content, Question
 from engram.wire.tensors import difference

@@ -12,7 +12,7 @@ from engram.networks.registry import NETWORKS
 from engram.scoring.metrics import METRICS
 from engram.scoring.tasks import LOSSES
 from engram.settings.families import METHODS
-from engram.strategies import STRATEGIES
+from engram.strategies.running.base import STRATEGIES
 
 REGISTRIES = (METHODS, SCIENCE, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
 FAMILIES = (HOSTS, STRATEGIES, REPORTS, MODELS)

@@ -24,8 +24,8 @@ from engram.settings.experiment import Experiment, read_by
 from engram.settings.families import METHODS, family
 from engram.settings.fields import key_of
 from engram.simulations.grid import InProcessGrid
-from engram.strategies.network_strategy import Federated
-from engram.strategies.rounds import rounds
+from engram.strategies.running.network_strategy import Federated
+from engram.strategies.running.rounds import rounds
 from engram.tune.runs import Stacked, members_of
 from tests.samples import EIGHT
 

@@ -234,7 +234,7 @@ HOSTING = """
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.settings.experiment import Experiment
-from engram.strategies import STRATEGIES
+from engram.strategies.running.base import STRATEGIES
 import engram.client.app, engram.server.app
 
 e = Experiment(dataset=f"npz:{sys.argv[1]}", num_clients=2, clients_per_round=2, partition="iid")
@@ -248,7 +248,7 @@ def test_a_federation_that_trains_networks_loads_no_other_family(tmp_path):
     np.savez(tmp_path / "rows.npz", x=x, y=y)
     found = loaded(HOSTING, tmp_path / "rows.npz")
     assert "engram.client.hosts.local" in found
-    assert "engram.strategies.network_strategy" in found
+    assert "engram.strategies.running.network_strategy" in found
     parts = ("host", "strategy", "report")
     assert not {name for name in found if name.split(".")[-1].removeprefix("bandit_") in parts}
     settings = {"engram.bandits", "engram.bandits.federation", "engram.bandits.federation.meta_ban"}

@@ -18,7 +18,7 @@ NAME = re.compile(rf"(?<![\w.-])({'|'.join(NAMES)})(?![\w-])")
 # race, are no room here.
 OWN = re.compile(
     "engram/(methods|settings|studies|(tables(/survival)?|bandits|online|meta)/(federation|studies))/"
-    r"|client/hosts/local\.py|strategies/network_strategy\.py|engram/compare/reports/local\.py"
+    r"|client/hosts/local\.py|strategies/running/network_strategy\.py|engram/compare/reports/local\.py"
 )
 
 

@@ -23,8 +23,6 @@ def stub() -> str:
         "from flwr.app import MetricRecord, RecordDict",
         "from torch.nn import Module",
         "from engram.guards.guard import Guard",
-        "from engram.strategies.base import STRATEGIES as STRATEGIES, Row as Row",
-        "from engram.strategies.base import RunStrategy as RunStrategy, strategies as strategies",
         "from engram.strategies.flower_strategy import MethodStrategy as MethodStrategy",
     ]
     return "\n".join([*imports, *map(_declaration, NAMES)]) + "\n"

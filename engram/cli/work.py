@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     )
     from engram.sites.statistics import Statistics as Statistics, statistics as statistics
     from engram.sites.status import site_status as site_status
-    from engram.strategies import STRATEGIES as STRATEGIES
+    from engram.strategies.running.base import STRATEGIES as STRATEGIES
     from engram.studies.command import show_study as show_study
     from engram.studio.app import server_for as server_for
     from engram.studio.pages.page import page as page

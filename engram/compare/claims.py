@@ -22,7 +22,7 @@ from engram.compare.text_tables import TextTable
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import VALIDATION
-from engram.strategies.screening import mean_of
+from engram.strategies.running.screening import mean_of
 
 _CLIENTS: Final = 100  # as many are enough where differences are no more skewed than this
 _SKEWNESS: Final = 1.0

@@ -40,7 +40,7 @@ from engram.settings.method_for_data import shapes_on
 from engram.settings.model import ModelSettings
 from engram.settings.network import NetworkMethod
 from engram.settings.training import TrainingSettings
-from engram.strategies.rounds import rounds
+from engram.strategies.running.rounds import rounds
 
 _OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import MODELS, UNSEEN, VALIDATION, Column
-from engram.strategies.reply_border import Impossible
-from engram.strategies.screening import mean_of, owners
+from engram.strategies.running.reply_border import Impossible
+from engram.strategies.running.screening import mean_of, owners
 from engram.wire.wire import read_list
 
 _MOST_ROWS = 2**31  # a client must have fewer

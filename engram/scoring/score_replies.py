@@ -7,7 +7,7 @@ from logging import getLogger
 from engram.scoring.evaluation import Scored, read_scores
 from engram.scoring.score_columns import Column
 from engram.settings.errors import Names, brief, few
-from engram.strategies.reply_border import Kind, Rejected
+from engram.strategies.running.reply_border import Kind, Rejected
 from engram.wire.messages import Content
 from engram.wire.wire import CLIENTS, WITHHELD, read_int, read_list
 

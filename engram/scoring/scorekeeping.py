@@ -31,7 +31,7 @@ from engram.scoring.score_columns import (
 from engram.settings.errors import Names, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
-from engram.strategies.base import Row
+from engram.strategies.running.base import Row
 
 _log = getLogger("flwr.engram")
 

@@ -216,7 +216,7 @@ _MODULES: Final[Mapping[str, Mapping[str, str]]] = {
         "meta-ban": "engram.bandits.federation.host",
     },
     "strategy": {
-        "local": "engram.strategies.network_strategy",
+        "local": "engram.strategies.running.network_strategy",
         "molar": "engram.tables.federation.strategy",
         "cox": "engram.tables.survival.federation.strategy",
         "molar-bandit": "engram.tables.federation.bandit_strategy",

@@ -15,7 +15,7 @@ from engram.data.schema.columns import Kind
 from engram.guards.noise import secret_noise
 from engram.settings.errors import Names, few
 from engram.settings.experiment import Experiment
-from engram.strategies import STRATEGIES
+from engram.strategies.running.base import STRATEGIES
 from engram.wire.roster import NodeEntry, Roster
 
 _log = getLogger("flwr.engram")

@@ -20,7 +20,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.files import read_json, replace_file
 from engram.settings.fingerprint import fingerprint
 from engram.sites.schema_survey import ANSWER, QUESTION
-from engram.strategies.reply_border import Rejected, read_reply
+from engram.strategies.running.reply_border import Rejected, read_reply
 from engram.wire.messages import EVALUATE, Content, Question
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, HELD_OUT, MODEL, read_list
 

@@ -32,8 +32,8 @@ from engram.scoring.tasks import task_of
 from engram.settings.base import SharedSettings
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.strategies.rounds import Rounds, Step, Wave
-from engram.strategies.screening import TrainReplies, judged
+from engram.strategies.running.rounds import Rounds, Step, Wave
+from engram.strategies.running.screening import TrainReplies, judged
 from engram.wire.training_result import Trained
 
 _log = getLogger("flwr.engram")

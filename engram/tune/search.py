@@ -20,7 +20,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.fields import Scalar
 from engram.settings.network import NetworkMethod
 from engram.simulations.job_pool import Progress
-from engram.strategies.rounds import rounds
+from engram.strategies.running.rounds import rounds
 from engram.tune.proposals import propose
 from engram.tune.record import Trial, ranked
 from engram.tune.runs import Member, Stacked, members_of

@@ -17,8 +17,8 @@ from engram.scoring.metrics import Metric
 from engram.settings.base import NO_NETWORK, Method
 from engram.settings.families import method
 from engram.settings.fields import Float
-from engram.strategies import strategies
-from engram.strategies.site_strategy import SiteStrategy, read_split
+from engram.strategies.running.base import strategies
+from engram.strategies.running.site_strategy import SiteStrategy, read_split
 from engram.wire.messages import TRAIN
 from engram.wire.roster import describe_node
 from engram.wire.wire import CLIENTS, floats_record, read_floats

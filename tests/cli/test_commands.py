@@ -58,7 +58,7 @@ for line, status in cases:
 
 BEGIN = """
 import sys
-import engram.simulations.engine, engram.strategies
+import engram.simulations.engine, engram.strategies.running.base
 from engram.data.load_federation import federated_data
 from engram.settings.experiment import Experiment
 

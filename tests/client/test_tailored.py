@@ -9,7 +9,7 @@ from engram.client.requests import Request
 from engram.core.slots import flat, unflat
 from engram.runs.run import Run
 from engram.simulations.engine import simulate
-from engram.strategies.compressed_messages import outgoing
+from engram.strategies.running.compressed_messages import outgoing
 from engram.wire.messages import TRAIN, Question
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN
 from tests.sites.budgets import refusal

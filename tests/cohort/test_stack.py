@@ -16,7 +16,7 @@ from engram.settings.errors import RunStopped
 from engram.settings.families import METHODS
 from engram.settings.network import method
 from engram.simulations.engine import simulate
-from engram.strategies.rounds import rounds
+from engram.strategies.running.rounds import rounds
 from engram.tune.runs import Stacked, members_of
 from tests.networks.networks import Normed
 from tests.samples import EIGHT, sampled

@@ -20,7 +20,7 @@ from engram.guards.noise import secret_noise
 from engram.link.records import from_contents, to_parts
 from engram.server.roster import query_roster
 from engram.settings.errors import Refused
-from engram.strategies import STRATEGIES
+from engram.strategies.running.base import STRATEGIES
 from engram.wire.messages import Content, Entries, Question, Reply
 from tests.fuzz.counts import Measured, main
 from tests.fuzz.messages import spoil_content

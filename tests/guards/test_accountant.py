@@ -14,7 +14,7 @@ from engram.server import run as coordinator
 from engram.settings.errors import Refused, RunStopped
 from engram.simulations.engine import simulate
 from engram.simulations.in_process import Direct
-from engram.strategies.rounds import draw_cohort
+from engram.strategies.running.rounds import draw_cohort
 from tests.epsilons import epsilon, poisson_epsilon, subset_epsilon
 from tests.support import assert_same, grid, small, trainer
 

@@ -13,7 +13,7 @@ from engram.guards.changes import change_of, length_of
 from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
 from engram.simulations.engine import simulate
-from engram.strategies.rounds import Rounds
+from engram.strategies.running.rounds import Rounds
 from tests.guards.test_changes import at_of
 from tests.samples import entry
 from tests.support import assert_same, small, trainer

@@ -1,7 +1,7 @@
 """Clients whose steps hide single rows: beside plain torch, audited, accounted, refused by name.
 
-The audit is that of ``tests.strategies.test_audit``, with rows for clients: a canary is a row whose
-gradient moves a weight of its own that no other row moves.
+The audit is that of ``tests.strategies.running.test_audit``, with rows for clients: a canary is a
+row whose gradient moves a weight of its own that no other row moves.
 """
 
 import json
@@ -25,7 +25,7 @@ from engram.wire.wire import CLIENTS, METRICS, SECONDS, WITHHELD
 from tests.guards.test_examples import by_a_loop
 from tests.samples import entry
 from tests.sites.budgets import DELTA, books, evaluate, policy, roster, told, train
-from tests.strategies.test_audit import found_by
+from tests.strategies.running.test_audit import found_by
 from tests.support import (
     assert_same,
     initial_model,

@@ -2,7 +2,7 @@
 
 An audit lets a guard of the product noise the largest influence that a unit may have, and nothing,
 of many numbers each: the lower bound of epsilon that an attacker finds from these (see
-``tests.strategies.test_audit``) is nearly the claimed one, and above it with half of the noise.
+``tests.strategies.running.test_audit``) is near the claimed one, and above it with half the noise.
 """
 
 import math
@@ -40,7 +40,7 @@ from tests.guards.test_amplification import by_distribution, by_theorem_27
 from tests.guards.test_changes import at_of
 from tests.methods.problem import built
 from tests.samples import entry
-from tests.strategies.test_audit import found_by
+from tests.strategies.running.test_audit import found_by
 
 N = 20  # rounds
 

@@ -15,9 +15,9 @@ from engram.core.slots import unflat
 from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
 from engram.settings.errors import Refused
-from engram.strategies.screening import Accepted
+from engram.strategies.running.screening import Accepted
 from tests.networks.plain import CLIENTS, ROWS, arrays, gap, looped, simulated
-from tests.strategies.test_screening import reply, verdict
+from tests.strategies.running.test_screening import reply, verdict
 from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
 
 ENGINES = ("sequential", "vectorized")

@@ -14,7 +14,7 @@ from engram.settings.errors import Refused
 from engram.settings.families import family
 from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
-from engram.strategies.network_strategy import Federated
+from engram.strategies.running.network_strategy import Federated
 from engram.wire.wire import ARRAYS
 from tests.networks.networks import CASES, CLIENTS, PERSONAL
 from tests.networks.test_modules import EVERYWHERE, experiment, kept_by

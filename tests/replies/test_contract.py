@@ -15,7 +15,7 @@ import torch
 from engram.link.records import from_contents, to_parts
 from engram.server.roster import attendance_of
 from engram.settings.families import METHODS, family
-from engram.strategies import STRATEGIES
+from engram.strategies.running.base import STRATEGIES
 from tests.replies.federations import federations, grid_of, run, settings_of
 from tests.replies.fields import Field, fields_of, others, spoiled
 from tests.samples import EIGHT, sampled

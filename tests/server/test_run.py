@@ -22,7 +22,7 @@ from engram.server import run as module
 from engram.server.run import run as run_on
 from engram.settings.errors import Refused, RunStopped
 from engram.simulations.grid import InProcessGrid
-from engram.strategies.rounds import draw_cohort
+from engram.strategies.running.rounds import draw_cohort
 from engram.wire.checksums import Journal, summed
 from engram.wire.messages import TRAIN
 from engram.wire.wire import CLIENTS

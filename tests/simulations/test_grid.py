@@ -11,7 +11,7 @@ from engram.core.slots import flat, unflat
 from engram.guards.noise import secret_noise
 from engram.server.roster import query_roster
 from engram.settings.errors import REFUSED
-from engram.strategies.network_strategy import Federated
+from engram.strategies.running.network_strategy import Federated
 from engram.wire.flower import HostGrid, from_flower, to_flower
 from engram.wire.messages import EVALUATE, TRAIN, Question
 from tests.samples import entry

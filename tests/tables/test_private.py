@@ -14,7 +14,7 @@ from engram.tables.private import (
 from engram.tables.site import Rows, estimate_site
 from tests.epsilons import epsilon
 from tests.samples import entry
-from tests.strategies.test_audit import DELTA, found_by
+from tests.strategies.running.test_audit import DELTA, found_by
 
 DIM, BETA = 3, np.array([1.0, -2.0, 0.5])
 

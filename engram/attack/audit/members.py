@@ -34,7 +34,7 @@ from engram.scoring.tasks import task_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
-from engram.strategies import Row
+from engram.strategies.running.base import Row
 
 _TRIES: Final = 1000
 

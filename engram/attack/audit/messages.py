@@ -25,7 +25,7 @@ from engram.guards.noise import simulated_noise
 from engram.guards.presets import client_guards
 from engram.home.run_models import LearnedNetworks
 from engram.scoring.tasks import task_of
-from engram.strategies.rounds import draw_cohort
+from engram.strategies.running.rounds import draw_cohort
 
 MOST: Final = 64
 """Rows of a message that are looked for by their gradient; of more, nothing would be found."""

@@ -18,7 +18,7 @@ from engram.core.arrays import Array
 from engram.runs.run import Run
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
-from engram.strategies import Row
+from engram.strategies.running.base import Row
 
 _MOST: Final = 20_000  # turns that references play: some seconds
 

@@ -39,8 +39,14 @@ from engram.core.arrays import Array, Ints
 from engram.core.types import Params
 from engram.settings.errors import RunStopped, brief, few
 from engram.settings.experiment import Experiment
-from engram.strategies.base import Nodes, Row, strategies
-from engram.strategies.site_strategy import TOTALS, Read, Records, SiteStrategy, regret_in_words
+from engram.strategies.running.base import Nodes, Row, strategies
+from engram.strategies.running.site_strategy import (
+    TOTALS,
+    Read,
+    Records,
+    SiteStrategy,
+    regret_in_words,
+)
 from engram.wire.messages import EVALUATE, TRAIN, Content, Entries, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import (

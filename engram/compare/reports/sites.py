@@ -16,7 +16,7 @@ from engram.compare.reports.base import plots_of
 from engram.core.arrays import Array
 from engram.runs.run import Run
 from engram.settings.errors import one_line
-from engram.strategies import STRATEGIES, Row
+from engram.strategies.running.base import STRATEGIES, Row
 
 MANY: Final = 60  # rows that a table on the screen shows
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -3,5 +3,5 @@
 The protocol is that of Bonawitz et al. Practical Secure Aggregation for Privacy-Preserving Machine
 Learning. CCS 2017, Fig. 4, in its variant against active adversaries. ``secure_sum`` is the guard.
 Around it, ``party`` has a site's secrets, with which ``stages`` and ``masking`` answer, and
-``server`` takes the masks out of a sum; ``engram.strategies.drop_outs`` collects its parts.
+``server`` takes the masks out of a sum, whose parts ``engram.strategies.running`` collects.
 """

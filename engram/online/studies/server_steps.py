@@ -28,8 +28,8 @@ from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import server_side
 from engram.simulations.grid import InProcessGrid
-from engram.strategies.network_strategy import Federated
-from engram.strategies.rounds import Rounds
+from engram.strategies.running.network_strategy import Federated
+from engram.strategies.running.rounds import Rounds
 from engram.wire.flower import HostGrid
 
 _WIDTH = 5  # a grid begins with 2^-5 to 2^5 times the default

@@ -12,8 +12,13 @@ from engram.guards.robust.weight_limit import bounded
 from engram.scoring.score_columns import LARGEST
 from engram.settings.errors import brief
 from engram.settings.experiment import Experiment
-from engram.strategies.base import Nodes, Row, strategies
-from engram.strategies.site_strategy import TOTALS, SiteStrategy, read_split, regret_in_words
+from engram.strategies.running.base import Nodes, Row, strategies
+from engram.strategies.running.site_strategy import (
+    TOTALS,
+    SiteStrategy,
+    read_split,
+    regret_in_words,
+)
 from engram.tables.bandits.policies import exchange, molar_bandit
 from engram.tables.federation.molar import REGRETS, MolarBandit
 from engram.tables.federation.molar_messages import (

@@ -15,7 +15,7 @@ from engram.compare.reports.base import reports
 from engram.compare.reports.sites import MANY, draw_curve, regret_table, show_sites
 from engram.runs.run import Run
 from engram.settings.errors import few_names
-from engram.strategies import Row
+from engram.strategies.running.base import Row
 from engram.tables.effects.meta_analysis import MetaAnalysis, meta_analysis
 from engram.tables.effects.summary import RATIOS
 from engram.tables.federation.molar import COLUMNS, REGRETS, Molar, MolarBandit

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from engram.core.types import Params
 from engram.scoring.evaluation import Evaluation, Scored, read_scores
 from engram.scoring.score_columns import Column
-from engram.strategies.base import Nodes, Row
-from engram.strategies.site_strategy import SiteStrategy, read_split
+from engram.strategies.running.base import Nodes, Row
+from engram.strategies.running.site_strategy import SiteStrategy, read_split
 from engram.tables.federation.molar_messages import SHARED
 from engram.wire.messages import EVALUATE, Content, Question, Reply
 from engram.wire.wire import CLIENTS

@@ -14,8 +14,8 @@ from engram.scoring.evaluation import Evaluation
 from engram.scoring.intervals import quantile
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.strategies.base import Nodes, Row, strategies
-from engram.strategies.site_strategy import read_split, sites_in_words
+from engram.strategies.running.base import Nodes, Row, strategies
+from engram.strategies.running.site_strategy import read_split, sites_in_words
 from engram.tables.exchange import STILL, Told, answer, odd_sites
 from engram.tables.families import FAMILIES
 from engram.tables.federation.molar import COLUMNS, Molar

@@ -27,7 +27,7 @@ from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
 from engram.sites.policy import USUAL
 from engram.sites.policy_checks import of_now, of_settings
-from engram.strategies.drop_outs import _registry
+from engram.strategies.running.secure_rounds import _registry
 from engram.wire.clock import now
 from engram.wire.messages import TRAIN, Question
 from engram.wire.wire import CONFIG, SECURE_QUERY

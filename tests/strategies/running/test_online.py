@@ -12,7 +12,7 @@ from engram.online.domains import ball
 from engram.online.server_step import in_epochs
 from engram.online.universal import universal_ensemble
 from engram.server.roster import query_roster
-from engram.strategies.network_strategy import Federated
+from engram.strategies.running.network_strategy import Federated
 from tests.support import assert_same, cross_entropy, grid, small_of_any, trainer, write_npz
 
 ROUNDS, RADIUS = 40, 4.0

@@ -18,8 +18,8 @@ from engram.runs.run import Run
 from engram.server import run as coordinator
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
-from engram.strategies.rounds import Rounds
-from engram.strategies.screening import TrainReplies
+from engram.strategies.running.rounds import Rounds
+from engram.strategies.running.screening import TrainReplies
 from engram.wire.checksums import checked, summed
 from tests.epsilons import poisson_epsilon, subset_epsilon
 from tests.samples import entry

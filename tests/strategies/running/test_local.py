@@ -14,7 +14,7 @@ from engram.link.node_config import NodeConfig, hosted_clients
 from engram.server.roster import query_roster
 from engram.settings.errors import RunStopped
 from engram.simulations.grid import InProcessGrid
-from engram.strategies.rounds import draw_cohort
+from engram.strategies.running.rounds import draw_cohort
 from engram.wire.messages import Error, Reply
 from tests.samples import entry
 from tests.support import assert_same, grid, small, strategy_of, train_clients, trainer

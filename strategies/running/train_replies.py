@@ -10,9 +10,9 @@ from engram.core.types import Params
 from engram.guards.chain import parted
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
-from engram.strategies.reply_border import Rejected, read_reply
-from engram.strategies.rounds import Rounds
-from engram.strategies.screening import Accepted, TrainReplies, judged
+from engram.strategies.running.reply_border import Rejected, read_reply
+from engram.strategies.running.rounds import Rounds
+from engram.strategies.running.screening import Accepted, TrainReplies, judged
 from engram.wire.messages import Content, Question, Reply
 from engram.wire.training_result import Trained
 from engram.wire.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list

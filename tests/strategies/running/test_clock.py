@@ -8,7 +8,7 @@ import pytest
 
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.strategies.clock import (
+from engram.strategies.running.clock import (
     Flight,
     Flights,
     Pace,

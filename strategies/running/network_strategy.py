@@ -25,13 +25,13 @@ from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.settings.network import NetworkMethod
-from engram.strategies.async_rounds import Sent, answered_of, joined, pacing_of
-from engram.strategies.base import Nodes, Row, RunStrategy, nested, strategies, widened
-from engram.strategies.compressed_messages import Traffic, outgoing
-from engram.strategies.reply_border import read_reply
-from engram.strategies.rounds import Heavy, LossWatch, Rounds, Wave
-from engram.strategies.screening import TrainReplies, in_numbers, mean_of
-from engram.strategies.train_replies import collect_replies, screen
+from engram.strategies.running.async_rounds import Sent, answered_of, joined, pacing_of
+from engram.strategies.running.base import Nodes, Row, RunStrategy, nested, strategies, widened
+from engram.strategies.running.compressed_messages import Traffic, outgoing
+from engram.strategies.running.reply_border import read_reply
+from engram.strategies.running.rounds import Heavy, LossWatch, Rounds, Wave
+from engram.strategies.running.screening import TrainReplies, in_numbers, mean_of
+from engram.strategies.running.train_replies import collect_replies, screen
 from engram.wire.messages import EVALUATE, TRAIN, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.tensors import difference

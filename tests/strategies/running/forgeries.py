@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from engram.wire.messages import Error
-from tests.strategies.drafts import EVALUATE, HUGE, LONG, NASTY, TRAIN, do, forgery, pick
+from tests.strategies.running.drafts import EVALUATE, HUGE, LONG, NASTY, TRAIN, do, forgery, pick
 
 MAGIC = b"\x93NUMPY"
 exploded = []

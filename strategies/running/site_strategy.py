@@ -10,8 +10,8 @@ from engram.guards.noise import Noise
 from engram.settings.errors import RunStopped, brief, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
-from engram.strategies.base import Nodes, Row, RunStrategy
-from engram.strategies.reply_border import Rejected, read_reply
+from engram.strategies.running.base import Nodes, Row, RunStrategy
+from engram.strategies.running.reply_border import Rejected, read_reply
 from engram.wire.messages import Content, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.wire import CLIENTS, CONFIG, read_int, read_list

@@ -18,10 +18,17 @@ from engram.core.types import Params
 from engram.scoring.metrics import Metric
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.strategies.base import Row
-from engram.strategies.clock import Flight, Flights, drawn_paces, in_time, landings, traced_paces
-from engram.strategies.rounds import Draw, Rounds, Together, Wave
-from engram.strategies.screening import TrainReplies
+from engram.strategies.running.base import Row
+from engram.strategies.running.clock import (
+    Flight,
+    Flights,
+    drawn_paces,
+    in_time,
+    landings,
+    traced_paces,
+)
+from engram.strategies.running.rounds import Draw, Rounds, Together, Wave
+from engram.strategies.running.screening import TrainReplies
 from engram.wire.messages import Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes

@@ -28,9 +28,9 @@ from engram.guards.secret_samples import secret_cohort
 from engram.settings.errors import UNNAMED, Names, Refused, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import client_axes, server_side
-from engram.strategies.base import Row
-from engram.strategies.reply_border import Rejected
-from engram.strategies.screening import TrainReplies, first_of
+from engram.strategies.running.base import Row
+from engram.strategies.running.reply_border import Rejected
+from engram.strategies.running.screening import TrainReplies, first_of
 from engram.wire.roster import Roster
 
 _log = getLogger("flwr.engram")

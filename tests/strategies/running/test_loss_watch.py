@@ -8,7 +8,7 @@ from engram.scoring.scorekeeping import Scorekeeper, ScoreWarnings, Scoring
 from engram.scoring.tasks import CLASSIFICATION
 from engram.settings.families import METHODS, family
 from engram.simulations.engine import simulate
-from engram.strategies.rounds import LossWatch
+from engram.strategies.running.rounds import LossWatch
 from tests.support import small
 
 

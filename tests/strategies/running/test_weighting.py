@@ -10,7 +10,7 @@ from engram.core.slots import mean_of, over_slots
 from engram.guards.merge import Merge
 from engram.settings.families import family
 from engram.simulations.engine import simulate
-from engram.strategies.rounds import Rounds
+from engram.strategies.running.rounds import Rounds
 from tests.samples import entry
 from tests.support import small, trainer
 

@@ -22,7 +22,7 @@ from engram.guards.calibration import plan_of
 from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
 from engram.guards.secret_samples import poisson_cohort, subset_cohort
-from engram.strategies.rounds import Rounds
+from engram.strategies.running.rounds import Rounds
 from tests.support import small, trainer
 
 CANARIES, ROUNDS, DELTA = 400, 5, 1e-5

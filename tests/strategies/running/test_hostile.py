@@ -12,11 +12,11 @@ from engram.core.method import FromEach
 from engram.core.slots import mean_of, replace
 from engram.guards.merge import Merge
 from engram.settings.errors import RunStopped
-from engram.strategies.reply_border import Kind
+from engram.strategies.running.reply_border import Kind
 from engram.wire.messages import Error, Reply
 from tests.samples import sampled
-from tests.strategies.drafts import EVALUATE, NASTY, TRAIN, Draft, pick
-from tests.strategies.forgeries import alter, clutter, exploded
+from tests.strategies.running.drafts import EVALUATE, NASTY, TRAIN, Draft, pick
+from tests.strategies.running.forgeries import alter, clutter, exploded
 from tests.support import assert_same, check_lines, grid, small, strategy_of, trainer
 
 NODES, HOSTILE, ROUNDS = 10, 4, 5  # two clients a node: less than half are hostile

@@ -11,7 +11,7 @@ from engram.guards.noise import simulated_noise
 from engram.guards.robust.centers import median, trimmed_mean
 from engram.guards.robust.neighbors import krum
 from engram.settings.families import METHODS
-from engram.strategies.rounds import draw_cohort
+from engram.strategies.running.rounds import draw_cohort
 from tests.samples import EIGHT
 from tests.support import (
     PROTECTED,

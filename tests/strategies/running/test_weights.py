@@ -9,7 +9,7 @@ from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
 from engram.server.roster import query_roster
 from engram.simulations.engine import simulate
-from engram.strategies.network_strategy import Federated
+from engram.strategies.running.network_strategy import Federated
 from tests.samples import entry
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 

@@ -15,9 +15,9 @@ from engram.guards.merge import Merge
 from engram.guards.noise import secret_noise
 from engram.settings.errors import RunStopped
 from engram.settings.families import METHODS
-from engram.strategies.reply_border import Rejected
-from engram.strategies.rounds import Rounds, Wave
-from engram.strategies.screening import Accepted, TrainReplies, judged
+from engram.strategies.running.reply_border import Rejected
+from engram.strategies.running.rounds import Rounds, Wave
+from engram.strategies.running.screening import Accepted, TrainReplies, judged
 from engram.wire.training_result import Trained
 from tests.samples import EIGHT, entry, sampled
 from tests.support import (

@@ -14,10 +14,10 @@ from engram.guards.noise import secret_noise
 from engram.methods.fedavg import FedAvg
 from engram.scoring.evaluation import Impossible
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION, loss, task_of
-from engram.strategies.reply_border import Rejected, read_reply
-from engram.strategies.rounds import Rounds
-from engram.strategies.screening import Accepted
-from engram.strategies.train_replies import screen
+from engram.strategies.running.reply_border import Rejected, read_reply
+from engram.strategies.running.rounds import Rounds
+from engram.strategies.running.screening import Accepted
+from engram.strategies.running.train_replies import screen
 from engram.wire.messages import TRAIN, Error, Question, Reply
 from engram.wire.wire import DIVERGED
 from tests.methods.problem import built

@@ -18,7 +18,7 @@ from engram.guards.refusals import Refusal
 from engram.networks.base import VARIANCE
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Names, few, one_line
-from engram.strategies.reply_border import REASONS, Kind, Rejected
+from engram.strategies.running.reply_border import REASONS, Kind, Rejected
 from engram.wire.training_result import Trained
 
 _log = getLogger("flwr.engram")

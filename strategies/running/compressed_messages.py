@@ -18,8 +18,8 @@ from engram.core.types import Params
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import VERSION as COUNT
 from engram.guards.compression.delta_broadcast import WRITTEN, Broadcast, depth_of
-from engram.strategies.rounds import Rounds, Wave
-from engram.strategies.screening import TrainReplies
+from engram.strategies.running.rounds import Rounds, Wave
+from engram.strategies.running.screening import TrainReplies
 from engram.wire.messages import Content, Entries
 from engram.wire.wire import ARRAYS, CONFIG, OWN, VERSION
 

@@ -1,0 +1,1 @@
+"""Strategies of the platform's own rounds: whom to ask, screening of replies, merging."""
