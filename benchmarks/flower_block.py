@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import torch
 import typer
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks import plain
 from benchmarks.harness import chosen, in_turns, numbers_table, start
@@ -42,7 +42,7 @@ def batches(count: int) -> list[plain.Batch]:
     return [(torch.randn(32, 3, 32, 32), torch.randint(10, (32,))) for _ in range(count)]
 
 
-def by_hand(method: str, steps: Sequence[plain.Batch]) -> Iterator[list[Tensor]]:
+def by_hand(method: str, steps: Sequence[plain.Batch]) -> Iterator[list[nn.Parameter]]:
     """Takes a method's step with each batch; yields the model that is there."""
     net, own = network(), network()
     w, v = [*net.parameters()], [*own.parameters()]
@@ -68,7 +68,7 @@ def by_hand(method: str, steps: Sequence[plain.Batch]) -> Iterator[list[Tensor]]
         yield v if method == "Ditto" else w  # from which the next gradient is taken first
 
 
-def in_block(method: str, steps: Sequence[plain.Batch]) -> Iterator[list[Tensor]]:
+def in_block(method: str, steps: Sequence[plain.Batch]) -> Iterator[list[nn.Parameter]]:
     """Takes the same steps by FedAvg's loop in the block."""
     net, grid = network(), HostGrid(SimpleNamespace(get_node_ids=lambda: [1]))
     strategy = getattr(strategies, method)(net, min_train_nodes=1, min_available_nodes=1)

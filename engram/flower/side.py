@@ -121,7 +121,7 @@ class Side:
         return self.marked(Message(content, reply_to=self.msg))
 
     def marked(self, reply: Message) -> Message:
-        """Returns a reply with the method's name, without which a strategy leaves it out."""
+        """Adds the method's name to a reply; a strategy leaves out replies that lack it."""
         if not reply.has_error():
             reply.content[ENGRAM] = ConfigRecord({"method": self.asked.method})
         return reply

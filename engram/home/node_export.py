@@ -176,7 +176,7 @@ class _Tables(Remembered, LearnedTables):
 def remembered_package(
     training: Training, client: int, store: DiskStore, release: Path | None = None
 ) -> Package:
-    """Returns the model that serves a client of a node, with its card, which names a release.
+    """Returns a node's client's serving model, with its card, naming a release.
 
     Raises:
         Refused: If nothing is kept of the client, or only a part of its model; or its rows are

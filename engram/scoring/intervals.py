@@ -122,7 +122,7 @@ def error_of(by_rows: float, by_columns: float, rows: int, columns: int) -> tupl
 
 
 def grouped(runs: Sequence[Sequence[Array]]) -> Interval:
-    """Returns the interval of a mean over runs, whose groups of values are independent.
+    """Returns the interval of a mean over runs; their groups of values are independent.
 
     With the sums s_g of a run's ``(x - mean) / n`` by group, the variance is the mean over runs of
     ``G / (G - 1) sum_g s_g^2``, plus the runs' own, ``s_b^2 / S``: groups of two runs may have the

@@ -91,7 +91,7 @@ class Scorer:
 
     @cached_property
     def others(self) -> dict[int, list[int]]:
-        """By client that trains and is scored, the others on whose test rows it is scored, too."""
+        """By client that trains and is scored, the others with test rows for it, too."""
         e, data = self.models.experiment, self.models.data
         aside, never = {*data.left_out, *data.unscored, *e.withdrawn}, unseen(e, data.names)
         some = scored(e, [c for c in range(e.num_clients) if c not in aside], never)

@@ -301,7 +301,7 @@ class Schema:
 
 @cache
 def adapter(kind: type) -> TypeAdapter[Any]:
-    """Returns what pydantic reads instances of a class with."""
+    """Returns pydantic's reader of instances of a class."""
     return TypeAdapter(kind)
 
 

@@ -293,7 +293,7 @@ def blanks(cells: Cells) -> Question | None:
 
 
 def folded(text: str) -> str:
-    """Returns a text without what case, or Unicode's form, adds to its meaning."""
+    """Returns a text folded in case and in Unicode's form."""
     return normalize("NFKC", text).casefold()
 
 

@@ -54,7 +54,7 @@ class AskedSites(Sites):
         return read_sums(answer, *self._size, third="third" in answer)
 
     def own(self, scatter: Scatter) -> Array:
-        """Returns marks of what is apart, and own coefficients, errors and limits, (M, d, 5)."""
+        """Returns marks of those apart, and own coefficients, errors and limits, (M, d, 5)."""
         return read_own(self._answer(SCATTER, np.stack(scatter)), *self._size)
 
     def _answer(self, kind: str, question: Array) -> Params:

@@ -82,7 +82,7 @@ class Cox(Method):
         return self.exchanges
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Also names what excludes one another, and indicators of missing values."""
+        """Also names settings that exclude one another, and indicators of missing values."""
         yield from super().problems(shared)
         special = {"exchanges": 1, "sharing": "adaptive", "firth": True}
         both = [key for key, value in special.items() if getattr(self, key) == value][:2]

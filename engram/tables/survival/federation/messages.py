@@ -43,7 +43,7 @@ def read_sums(record: Params, count: int, dim: int, *, third: bool) -> list[Sums
 
 
 def read_own(record: Params, count: int, dim: int) -> Array:
-    """Reads sites' marks of what is apart, and own coefficients, errors and limits, (k, d, 5)."""
+    """Reads sites' marks of those apart, and own coefficients, errors and limits, (k, d, 5)."""
     return read_floats(record, "own", (count, dim, 5))
 
 

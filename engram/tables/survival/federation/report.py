@@ -23,7 +23,7 @@ def _show(folder: Path, as_json: bool) -> None:
 
 
 def site_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table | None:
-    """Returns the sites' own hazard ratios, with their intervals, and which sites differ."""
+    """Returns the sites' own hazard ratios, with intervals, and marks of sites that differ."""
     if not (effects := effects_of(found, settings)):
         return None
     title, headings = "Sites' own hazard ratios", ["hazard ratio", "interval", "differs"]

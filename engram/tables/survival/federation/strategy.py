@@ -64,7 +64,7 @@ class CoxExchange(ScoredSites):
         self._compute({})
 
     def _compute(self, arrays: Params) -> None:
-        """Computes as much as a round's arrays allow, and what to ask the sites next.
+        """Computes as much as a round's arrays allow, and the next question to the sites.
 
         Raises:
             RunStopped: The likelihood has no maximum.
@@ -96,7 +96,7 @@ class CoxExchange(ScoredSites):
     def configure_train(
         self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
     ) -> Iterable[Question]:
-        """Asks every site for its sums at its coefficients so far, or for what is apart."""
+        """Asks every site for its sums at its coefficients so far, or for marks of those apart."""
         self.scored = None
         self._compute(arrays)
         kind, question = self._next.kind, self._next.question
@@ -208,7 +208,7 @@ class CoxExchange(ScoredSites):
         }
 
     def _comparison(self) -> Row:
-        """Own estimates, who differs, and what all sites but one at most share."""
+        """Own estimates, sites that differ, and coefficients of all sites but one at most."""
         if self._compared is None:
             return {}
         (shared, _, differences), (*_, scatter) = self._compared
