@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,6 @@ from engram.data.image_axes import say_once
 from engram.data.lazy import Place
 from engram.data.schema.columns import Column
 from engram.data.schema.declared import declaring, fault_of_values
-from engram.data.schema.kinds import folded
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION
 from engram.settings.errors import DataError, few_names
 
@@ -226,3 +226,8 @@ def likely_task(y: _Array) -> str:
             "task=classification or task=regression"
         )
     return REGRESSION.name
+
+
+def folded(text: str) -> str:
+    """Returns a text folded in case and in Unicode's form."""
+    return normalize("NFKC", text).casefold()

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
-from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from engram.data.labels import folded
 from engram.data.schema.cells import BLANKS, CODE, GROUPED, number
 from engram.data.schema.columns import MOST_VALUES, Column, ColumnKind
 from engram.data.schema.typed import Cells, is_plain
@@ -290,11 +290,6 @@ def blanks(cells: Cells) -> Question | None:
     choices: list[Mapping[str, Any]] = [{"values": meant}]
     choices += [{"kind": "category"}] if alike else []
     return ask(cells, looks, *choices)._replace(cells=(*shown[:3],))
-
-
-def folded(text: str) -> str:
-    """Returns a text folded in case and in Unicode's form."""
-    return normalize("NFKC", text).casefold()
 
 
 def copies(cells: Cells, target: Cells) -> Question | None:
