@@ -189,9 +189,9 @@ def _row(label: str, which: str, records: Sequence[Run]) -> dict[str, Any]:
     figures: dict[str, float | None] = {}
     for metric in metrics:
         figures |= _figures(shown, metric, which)
-        for rows in ("", UNSEEN):
-            key = rows + metric.name
-            each = [value for row in shown if (value := row.get(key + which)) is not None]
+        for key in (metric.name, UNSEEN + metric.name):
+            known = [row for row in shown if key == metric.name or key + which in row]
+            each = [value for row in known if (value := row[key + which]) is not None]
             figures[f"{key}-seed-std"] = deviation(each)
     trained = [row for rows in curves for row in rows if "ms" in row]
     ended = [record.results for record in records if record.results is not None]
