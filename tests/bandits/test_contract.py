@@ -16,7 +16,7 @@ from engram.bandits.policy import diverged, policy_server, single_run
 from engram.bandits.sclub import sclub
 from engram.online.state_arrays import from_arrays, to_arrays
 from tests.bandits.support import Groups
-from tests.samples import entry
+from tests.samples import entry, sampled
 
 DIM, LEARNED = 4, 60
 LINEAR = {"alpha": 0.3, "lam": 0.1}
@@ -313,7 +313,7 @@ def check_a_refusal_changes_nothing(name):
         other.choose(state, "ann", np.ones((2, DIM + 1)))
 
 
-@every
+@pytest.mark.parametrize("name", sampled(BANDITS, [*BANDITS][::2]))
 def test_learns_something(name):
     (served, state), rounds = learned(name), 300
     regret, at_random = 0.0, 0.0
