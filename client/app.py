@@ -24,7 +24,7 @@ from engram.client.training_folders import prune
 from engram.cohort.trainer.chunks import ClientFailed
 from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.core.checks import must
-from engram.data.digests import Rows
+from engram.data.readers.digests import Rows
 from engram.data.schema.columns import SUMS, Kind
 from engram.data.tables.table_summary import site_schema
 from engram.guards.presets import client_guards, is_scored

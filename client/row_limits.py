@@ -11,7 +11,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Final
 
-from engram.data.digests import Rows, digest_of, keyed, rows_of
+from engram.data.readers.digests import Rows, digest_of, keyed, rows_of
 from engram.data.source import Source
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import Refused

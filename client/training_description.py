@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from engram.client.row_limits import has_other_rows
 from engram.client.training_folders import ABOUT
-from engram.data.digests import Rows, read_rows
 from engram.data.federated import FederatedData
 from engram.data.file_models import readable
 from engram.data.load_federation import federated_data, own_data
+from engram.data.readers.digests import Rows, read_rows
 from engram.data.schema.columns import Kind
 from engram.data.standardize import in_units
 from engram.data.tables.tables import TableData, own_table, table_data

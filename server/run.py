@@ -14,7 +14,7 @@ import numpy as np
 
 from engram.core.checks import must
 from engram.core.types import Params
-from engram.data.digests import rows_of
+from engram.data.readers.digests import rows_of
 from engram.data.schema.columns import Kind
 from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.accounting.client_epsilon import ASKED

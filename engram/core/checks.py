@@ -40,10 +40,9 @@ def anywhere(found: "bool | Tensor") -> bool:
 
 
 def _hidden(value: "Tensor") -> bool:
-    from torch import Tensor  # noqa: PLC0415 - slow to import
-    from torch._C._functorch import is_batchedtensor  # noqa: PLC0415 - slow to import
+    import torch  # noqa: PLC0415 - slow to import
 
-    return isinstance(value, Tensor) and bool(is_batchedtensor(value))
+    return isinstance(value, torch.Tensor) and torch._C._functorch.is_batchedtensor(value)
 
 
 def brief(value: object) -> str:

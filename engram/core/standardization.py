@@ -3,12 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_args
 
 import numpy as np
-from torch import Tensor
 
 from engram.core.arrays import Array, Bools
+
+if TYPE_CHECKING:  # tables are read without torch
+    from torch import Tensor
 
 Tokens = Literal["words", "characters", "tokenizers"]
 """Tokens of texts: the last are those of Hugging Face's library of that name."""
@@ -23,24 +25,24 @@ class Standard(NamedTuple):
     mean: tuple[float, ...]
     deviation: tuple[float, ...]  # the standard deviations, all of them positive
 
-    def standardized(self, values: Tensor) -> Tensor:
+    def standardized(self, values: "Tensor") -> "Tensor":
         """Returns (values - mean) / deviation, computed in float64."""
         mean, deviation = self._like(values.double())
         found: Tensor = ((values.double() - mean) / deviation).to(values.dtype)
         return found
 
-    def restored(self, values: Tensor) -> Tensor:
+    def restored(self, values: "Tensor") -> "Tensor":
         """Returns mean + deviation * values."""
         mean, deviation = self._like(values)
         found: Tensor = mean + deviation * values
         return found
 
-    def scaled(self, values: Tensor) -> Tensor:
+    def scaled(self, values: "Tensor") -> "Tensor":
         """Returns values / deviation."""
         found: Tensor = values / self._like(values)[1]
         return found
 
-    def _like(self, values: Tensor) -> tuple[Any, Any]:
+    def _like(self, values: "Tensor") -> tuple[Any, Any]:
         if len(self.mean) == 1:
             return self.mean[0], self.deviation[0]
         return values.new_tensor(self.mean), values.new_tensor(self.deviation)

@@ -10,9 +10,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # tables are read without torch
+    import torch
+
     from engram.settings.experiment import Experiment
 
 
@@ -98,22 +99,20 @@ def groups_of(seed: int, clients: Sequence[int], others: int) -> list[list[int]]
     return [g.tolist() for g in np.array_split(order, max(1, len(order) // (others + 1)))]
 
 
-def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:
+def torch_generator(seed: int, stream: Stream, *keys: int) -> "torch.Generator":
     """Returns the same for torch, on the CPU."""
+    import torch  # noqa: PLC0415 - tables are read without it
+
     return torch.Generator().manual_seed(int(generator(seed, stream, *keys).integers(2**63)))
 
 
-def uniform(seed: int, stream: Stream, *keys: int) -> Callable[[int], torch.Tensor]:
-    """Returns ``size -> (size,)``, a source of numbers in [0, 1) for ``(seed, stream, keys)``."""
-    source = torch_generator(seed, stream, *keys)
-    return lambda size: torch.rand(size, generator=source)
-
-
-def fresh(noise: Callable[..., torch.Tensor], *keys: int) -> Callable[[int, Stream], torch.Tensor]:
+def fresh(
+    noise: Callable[..., "torch.Tensor"], *keys: int
+) -> Callable[[int, Stream], "torch.Tensor"]:
     """Builds a source of one place's noise: each call takes the next numbers of its stream."""
     calls = Counter[Stream]()
 
-    def normal(size: int, stream: Stream) -> torch.Tensor:
+    def normal(size: int, stream: Stream) -> "torch.Tensor":
         again = (calls[stream],) if calls[stream] else ()
         calls[stream] += 1
         return noise(size, stream, *keys, *again)

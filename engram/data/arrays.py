@@ -15,8 +15,9 @@ from engram.core.machine import check_rows
 from engram.core.streams import Stream, generator
 from engram.data.image_axes import CLASSES, CUT, PART, TESTS, Shaping, lost_columns, say_once
 from engram.data.labels import classes_of, is_text
-from engram.data.lazy import Joined, Lazy, Place, Texts, has_lazy, is_frame, like_of, row_hashes
+from engram.data.lazy import Lazy, Place, Texts, is_frame, like_of
 from engram.data.readers.npz import named, named_labels
+from engram.data.row_trees import Joined, has_lazy, row_hashes
 from engram.data.schema.columns import Column, Schema
 from engram.data.time_cells import TimeCells
 from engram.scoring.metrics import Targets

@@ -17,10 +17,11 @@ from engram.data.arrays import Arrays, pieces
 from engram.data.clients import check_shortage, shortage
 from engram.data.federated import FederatedData, Split, model_for
 from engram.data.image_axes import Shaping
-from engram.data.lazy import Lazy, RowNumbers, row_hashes
+from engram.data.lazy import Lazy, RowNumbers
 from engram.data.loading import load
 from engram.data.partitions import names_of, partition
 from engram.data.readers.parquet_cache import unless_refused
+from engram.data.row_trees import row_hashes
 from engram.data.schema.declared import declare
 from engram.data.source import Source
 from engram.data.standardize import standardizing

@@ -23,11 +23,10 @@ from engram.data.readers.npz import in_order, read_npy, read_npz
 from engram.data.readers.table_files import EXCEL, TABLES, read_rows, read_text
 from engram.data.schema.columns import Column, Kind, Schema
 from engram.data.schema.declared import Declared, declare
-from engram.data.schema.encoding import encode, filled, read_cells
+from engram.data.schema.encoding import encode, filled, read_cells, read_texts
 from engram.data.schema.fitting import fit
 from engram.data.tables.raw_tables import framed, labels_of
 from engram.data.tables.survival_columns import BESIDE, survival_columns
-from engram.data.texts import read_texts
 from engram.data.time_cells import TimeCells
 from engram.networks.base import Inputs
 from engram.scoring.tasks import TASKS

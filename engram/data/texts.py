@@ -1,51 +1,25 @@
-"""Columns of texts: read from tables, and the tokenizer of a federation, fitted or from a file."""
+"""The tokenizer of a federation's texts, fitted or from a file."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from engram.core.standardization import Tokenizer, Tokens
 from engram.core.streams import unseen
 from engram.data.lazy import Texts
-from engram.data.schema.cells import check_columns, check_there, row_name
 from engram.data.schema.columns import Column
 from engram.data.standardize import fitted, in_units
 from engram.data.tokenizers import rows_with, tokenizer_from, vocabulary
-from engram.settings.errors import DataError, Refused, brief, few_names, one_line
+from engram.settings.errors import Refused, one_line
 from engram.settings.files import read_file
 
 if TYPE_CHECKING:
     from engram.data.federated import FederatedData
-    from engram.data.schema.declared import Declared
     from engram.settings.experiment import Experiment
 
 _LARGEST: Final = 2**24  # bytes of a vocabulary's file
-_EMPTY: Final = "set missing=indicator for an empty text"
-
-
-def read_texts(path: Path, frame: Any, columns: "Declared") -> Texts:
-    """Returns the texts of a table that has such, as rows without a tokenizer.
-
-    A missing text is refused, or else an empty one.
-
-    Raises:
-        DataError: There is no such column; some texts are missing, or are something else.
-    """
-    text, schema = columns.text, columns.schema
-    assert text is not None  # for mypy: it has such
-    check_columns(path, [text.name], frame.columns)
-    given = frame[text.name]
-    cells = given.mask(given.isin({"", *schema.column(text.name).missing}))
-    if schema.missing == "refuse":
-        check_there(path, {text.name: cells}, _EMPTY)
-    there = cells.dropna().items()
-    strange = {label: cell for label, cell in there if not isinstance(cell, str)}
-    if strange:
-        named = few_names(f"{brief(cell)} in {row_name(row)}" for row, cell in strange.items())
-        raise DataError(f"{path}: {text.name} must hold texts, got {named}")
-    return Texts(cells.astype(object).where(cells.notna(), "").to_numpy(), text.length)
 
 
 def told_words(

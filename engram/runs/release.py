@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ConfigDict, Field, StringConstraints
 
-from engram.data.digests import file_sha256
 from engram.data.file_models import Count, Figure, Stored, of_kind
+from engram.data.readers.digests import file_sha256
 from engram.guards.secure.registry import is_signed
 from engram.guards.secure.signatures import sign, verify
 from engram.guards.secure.site_registry import own_registry, registered_keys

@@ -13,8 +13,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, Self
 
-from engram.data.digests import read_rows
 from engram.data.file_models import of_kind, read_stored
+from engram.data.readers.digests import read_rows
 from engram.runs.checkpoints import Checkpoint, DamagedCheckpoint, Like, OtherModel, checkpoints_in
 from engram.runs.folder_records import Config, ExportRow, MetricsRow, Progress, Results, ScoresRow
 from engram.scoring.metrics import Metric

@@ -10,7 +10,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from engram.data.digests import Rows, read_rows
+from engram.data.readers.digests import Rows, read_rows
 from engram.runs.checkpoints import (
     Checkpoint,
     checkpoints_in,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from engram.client.requests import round_of
-from engram.data.digests import digest_of
+from engram.data.readers.digests import digest_of
 from engram.guards.accounting.composition import costs
 from engram.guards.accounting.releases import Event
 from engram.guards.calibration import noise_multiplier, plan_of

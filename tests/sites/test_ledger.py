@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.data.digests import digest_of
+from engram.data.readers.digests import digest_of
 from engram.data.source import Source
 from engram.guards.accounting.releases import Release
 from engram.guards.guard import Guard

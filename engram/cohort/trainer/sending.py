@@ -21,14 +21,14 @@ from engram.core.method import Method, Slots, Update
 from engram.core.method_shapes import Shapes
 from engram.core.process_modes import elsewhere
 from engram.core.slots import flat, over_slots, unflat
-from engram.core.streams import Stream, fresh, generator, uniform
+from engram.core.streams import Stream, fresh, generator
 from engram.core.tree import select
 from engram.core.types import Params
 from engram.guards.chain import parted
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
 from engram.guards.guard import Guard
-from engram.guards.noise import Noise, secret_noise
+from engram.guards.noise import Noise, secret_noise, uniform_source
 from engram.guards.places import At
 from engram.guards.presets import client_guards
 from engram.settings.errors import EngramError, Names, few
@@ -114,7 +114,7 @@ class Sending:
 
     def _at(self, received: Slots, number: int, client: int) -> At:
         e, noise = self.experiment, self.noise or secret_noise
-        draw = cache(lambda stream: uniform(e.seed, stream, number, client))
+        draw = cache(lambda stream: uniform_source(e.seed, stream, number, client))
         return At(
             self.method,
             self.running,

@@ -25,7 +25,7 @@ from engram.core.settings import numbers
 from engram.core.standardization import Units
 from engram.core.tree import concatenated, repeated
 from engram.data.federated import Split
-from engram.data.lazy import has_lazy
+from engram.data.row_trees import has_lazy
 from engram.settings.fields import key_of
 from engram.wire.training_result import Trained
 

@@ -31,7 +31,7 @@ from engram.cohort.trainer.worker_pool import others_train, threads_of_grpc
 from engram.cohort.trainer.worker_process import Helper, Made, Result, Token, forked, made
 from engram.core.machine import available, cores
 from engram.core.process_modes import one_core
-from engram.data.lazy import has_lazy
+from engram.data.row_trees import has_lazy
 
 if TYPE_CHECKING:
     from engram.cohort.trainer.trainer import Trainer

@@ -14,9 +14,10 @@ from torch.utils.data import Dataset
 from engram.core.checks import must
 from engram.data.image_axes import CLASSES, PART, TESTS, say_once
 from engram.data.labels import is_text
-from engram.data.lazy import Joined, Lazy, UnreadableRow, is_column, is_frame, scaled
+from engram.data.lazy import Lazy, UnreadableRow, is_column, is_frame, scaled
 from engram.data.readers import frames, items
 from engram.data.readers.items import plain, shown
+from engram.data.row_trees import Joined
 from engram.data.source import MEMORY, Source
 from engram.settings.errors import DataError, brief, few_names, one_line
 

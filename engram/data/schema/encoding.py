@@ -14,12 +14,15 @@ import pandas as pd
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import Fault
+from engram.data.lazy import Texts
 from engram.data.schema.cells import check_columns, check_there, row_name
 from engram.data.schema.columns import Column, Schema
+from engram.data.schema.declared import Declared
 from engram.data.schema.typed import is_plain, typed
-from engram.settings.errors import DataError, refusals
+from engram.settings.errors import DataError, brief, few_names, refusals
 
 _LACKING: Final = "the model has learned from rows where none is missing"
+_EMPTY: Final = "set missing=indicator for an empty text"
 
 
 def encode(schema: Schema, path: Path, cells: Any, fills: Sequence[Any] | None = None) -> Array:
@@ -168,3 +171,26 @@ def _encoded(schema: Schema, column: Column, cells: Any, fill: Any) -> list[npt.
 def _commonest(column: Any) -> Any:
     found = column.mode()
     return found.iloc[0] if len(found) else None
+
+
+def read_texts(path: Path, frame: Any, columns: Declared) -> Texts:
+    """Returns the texts of a table that has such, as rows without a tokenizer.
+
+    A missing text is refused, or else an empty one.
+
+    Raises:
+        DataError: There is no such column; some texts are missing, or are something else.
+    """
+    text, schema = columns.text, columns.schema
+    assert text is not None  # for mypy: it has such
+    check_columns(path, [text.name], frame.columns)
+    given = frame[text.name]
+    cells = given.mask(given.isin({"", *schema.column(text.name).missing}))
+    if schema.missing == "refuse":
+        check_there(path, {text.name: cells}, _EMPTY)
+    there = cells.dropna().items()
+    strange = {label: cell for label, cell in there if not isinstance(cell, str)}
+    if strange:
+        named = few_names(f"{brief(cell)} in {row_name(row)}" for row, cell in strange.items())
+        raise DataError(f"{path}: {text.name} must hold texts, got {named}")
+    return Texts(cells.astype(object).where(cells.notna(), "").to_numpy(), text.length)

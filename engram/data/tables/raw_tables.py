@@ -30,13 +30,12 @@ from engram.data.schema.cells import (
 )
 from engram.data.schema.columns import INPUTS, Column, Schema
 from engram.data.schema.declared import Declared, check_client, fault_of_values, name_order
-from engram.data.schema.encoding import read_cells
+from engram.data.schema.encoding import read_cells, read_texts
 from engram.data.schema.fitting import fit
 from engram.data.schema.kinds import PARTS
 from engram.data.schema.targets import classes
 from engram.data.schema.typed import typed
 from engram.data.tables.survival_columns import BESIDE, survival_columns
-from engram.data.texts import read_texts
 from engram.settings.errors import DataError, few_names
 
 _Array = npt.NDArray[Any]

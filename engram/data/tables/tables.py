@@ -18,9 +18,10 @@ from engram.data.arrays import settled, united
 from engram.data.clients import checked_names
 from engram.data.image_axes import PART
 from engram.data.labels import classes_of, is_text, is_whole
-from engram.data.lazy import Lazy, Place, row_hashes
+from engram.data.lazy import Lazy, Place
 from engram.data.loading import read_arrays
 from engram.data.readers.npz import named_labels
+from engram.data.row_trees import row_hashes
 from engram.data.schema.columns import Column, Schema
 from engram.data.schema.declared import Declared, check_client, declare
 from engram.data.schema.encoding import encode, encode_learned, gaps

@@ -7,13 +7,15 @@ p parties by at most p C / (2 L), for L levels in C.
 """
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.core.checks import require
-from engram.guards.places import Sum
+
+if TYPE_CHECKING:  # keys are agreed without torch
+    from engram.guards.places import Sum
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint32]
@@ -22,7 +24,7 @@ MOST: Final = 2**16
 """Largest room: more than 2^14 levels are left in the bound."""
 
 
-def room_of(total: Sum, multiplier: float) -> int:
+def room_of(total: "Sum", multiplier: float) -> int:
     """Returns the largest magnitude of a sum, in bounds: clients', and 8 deviations of its noise.
 
     Noise of all n parties, with the multiplier z, has a deviation of z (L + sqrt(d)) sqrt(n / t)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from engram.attack.audit.report import AUDIT
-from engram.data.digests import file_sha256
+from engram.data.readers.digests import file_sha256
 from engram.guards.secure.registry import REGISTRY
 from engram.guards.secure.site_registry import registered_keys
 from engram.home.learned import models_of

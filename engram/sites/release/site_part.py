@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from engram.client.disk_memory import DiskStore
 from engram.client.training_description import Training, read_training
-from engram.data.digests import file_sha256
+from engram.data.readers.digests import file_sha256
 from engram.guards.accounting.guarantee import adjacency, spent
 from engram.guards.calibration import plan_of
 from engram.guards.presets import is_scored, protections

@@ -8,7 +8,7 @@ import pytest
 
 from engram.client.row_limits import own_digest
 from engram.data import digests as module
-from engram.data.digests import digest_of, rows_of
+from engram.data.readers.digests import digest_of, rows_of
 from engram.data.source import Source
 
 
