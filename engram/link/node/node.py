@@ -106,7 +106,7 @@ def only_one(state: Path) -> Iterator[None]:
             stack.enter_context(locked(state / "lock"))
         except BlockingIOError as error:
             raise Refused(
-                f"another node runs in {state}: stop it first, or give this one a client of its own"
+                f"another node runs in {state}: stop it first; two nodes need a client each"
             ) from error
         except OSError as error:
             raise Refused(f"the node's folder {state} cannot be used: {error.strerror}") from error
