@@ -7,7 +7,7 @@ import os
 import pytest
 
 from engram.client.row_limits import own_digest
-from engram.data import digests as module
+from engram.data.readers import digests as module
 from engram.data.readers.digests import digest_of, rows_of
 from engram.data.source import Source
 
