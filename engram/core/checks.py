@@ -40,7 +40,7 @@ def anywhere(found: "bool | Tensor") -> bool:
 
 
 def _hidden(value: "Tensor") -> bool:
-    import torch  # noqa: PLC0415 - slow to import
+    import torch  # noqa: PLC0415 - a second to import, which checks of plain numbers do without
 
     return isinstance(value, torch.Tensor) and torch._C._functorch.is_batchedtensor(value)
 

@@ -168,7 +168,7 @@ def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps:
         with torch.device(_NOWHERE):
             made = partial(_built, e, _without_values(model), kind.outputs)
             each = gradients_of(made, shapes.work, batch)
-    except Exception:  # a method may look at values, of which there are none
+    except Exception:  # of any method that looks at values, which meta tensors lack: not counted
         return None
     starts = [*first_steps(shapes.method.client.phases, steps), steps]
     return sum(n * (end - at) for n, (at, end) in zip(each, pairwise(starts), strict=True))
