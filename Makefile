@@ -1,6 +1,9 @@
 # Everything runs in a virtual environment of its own, made from constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
+# Hundreds of processes that tests start would each compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests of a file share what they set up: one process runs them all.
 BY_FILE := --numprocesses logical --dist loadfile --no-loadscope-reorder
 DEMO := local fedavg ditto apfl fedrep pfedme per-fedavg local-moml

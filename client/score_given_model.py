@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from engram.client.disk_memory import DiskStore
+from engram.client.hosts.rows import trained_table
 from engram.client.node_queries import by_own_schema, kept_here, own_settings
 from engram.client.row_limits import own_digest
 from engram.client.training_description import Training, read_training
@@ -212,7 +213,7 @@ def _in_words(kind: Kind) -> str:
 
 
 def _coefficients(training: Training, module: nn.Module, client: int) -> _Scores:
-    tables = training.tables(client)
+    tables = trained_table(training, client)
     _check_alike(Kind(schema=tables.schema, classes=tables.classes), training.kind)
     test, model = tables.test[client], Coefficients(dict(module.state_dict()), tables.schema, [])
     scores, _ = of_test(training.experiment, model, test)

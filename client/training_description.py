@@ -16,7 +16,6 @@ from engram.data.load_federation import federated_data, own_data
 from engram.data.readers.digests import Rows, read_rows
 from engram.data.schema.columns import Kind
 from engram.data.standardize import in_units
-from engram.data.tables.tables import TableData, own_table, table_data
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.files import read_json, replace_file
@@ -56,15 +55,6 @@ class Training(NamedTuple):
         else:
             found = federated_data(e, named=False, hosted=[client])
         return in_units(found, self.kind.units)
-
-    def tables(self, client: int) -> TableData:
-        """Returns the table of a client, of a method for tables.
-
-        Raises:
-            DataError: If it cannot be read.
-        """
-        e = self.experiment
-        return own_table(e, e.source, client) if self.own else table_data(e, [client])
 
 
 def note_training(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from engram.client.hosts.base import Opening
+from engram.client.training_description import Training
 from engram.core.types import Params
 from engram.data.tables.tables import TableData, own_table, table_data
 from engram.settings.errors import UNNAMED, EngramError
@@ -24,6 +25,16 @@ def read_tables(opening: Opening) -> TableData:
         return own_table(opening.experiment, opening.own, opening.client)
     found = table_data(opening.experiment, opening.hosted)
     return found if opening.named else found._replace(names=UNNAMED)
+
+
+def trained_table(training: Training, client: int) -> TableData:
+    """Returns the table of a client that a node's training learned from.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    e = training.experiment
+    return own_table(e, e.source, client) if training.own else table_data(e, [client])
 
 
 def shared_by(content: Content, read: Callable[[Params], _T]) -> _T:

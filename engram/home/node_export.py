@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engram.client.disk_memory import DiskStore
+from engram.client.hosts.rows import trained_table
 from engram.client.memory import RamStore
 from engram.client.served_slots import Scored, read_scored
 from engram.client.training_description import Training
@@ -170,7 +171,7 @@ class _Tables(Remembered, LearnedTables):
     @cached_property
     def tables(self) -> TableData:
         """The client's table."""
-        return self.training.tables(self.client)
+        return trained_table(self.training, self.client)
 
 
 def remembered_package(

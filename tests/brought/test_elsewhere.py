@@ -50,12 +50,12 @@ def test_on_nodes(tmp_path):
             rules = "least-drawn = 1\nleast-count = 1\n"
             (tmp_path / "fed" / f"client-{number}" / "policy.toml").write_text(rules)
         for name in CHOSEN:
-            more = {"min_clients": 4, "timeout": 120.0}
+            more = {"min_clients": 4, "timeout": 600.0}
             e = experiment(name, tmp_path).model_copy(update=more)
             record = run(federation, e, tmp_path / "there" / e.model)
             assert all(row["left-out"] == 0 for row in record.rows()[1:]), name
             check(name, e, tmp_path / "there" / e.model)
-        all_of = {"min_clients": 3, "timeout": 120.0}
+        all_of = {"min_clients": 3, "timeout": 600.0}
         run(federation, test_heads.experiment(**all_of), tmp_path / "heads")
         run(federation, test_guard.experiment(**all_of), tmp_path / "guard")
     test_heads.assert_as_here(tmp_path / "heads", tmp_path / "here")

@@ -13,7 +13,7 @@ import pytest
 from engram.runs.run import Run
 from engram.settings.fingerprint import source_root
 from tests.cli.test_new import THERE, project
-from tests.processes.support import free_port
+from tests.processes.support import PATIENCE, free_port
 from tests.support import assert_same
 
 pytestmark = pytest.mark.processes
@@ -28,7 +28,7 @@ def run_script(block, cwd):
     how |= {"cwd": cwd, "env": os.environ | {"PATH": path}}
     script = subprocess.Popen(words, start_new_session=True, **how)
     try:
-        said, _ = script.communicate(timeout=240)
+        said, _ = script.communicate(timeout=PATIENCE)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(script.pid, signal.SIGKILL)

@@ -21,7 +21,7 @@ from engram.studio.live import federation as page
 from engram.studio.run_index import RunIndex
 from tests.epsilons import epsilon, poisson_epsilon
 from tests.golden import federated
-from tests.processes.support import set_dead_proxies, wait_for
+from tests.processes.support import PATIENCE, set_dead_proxies, wait_for
 from tests.studio.test_board import said
 from tests.support import assert_same
 
@@ -32,7 +32,7 @@ CLIENTS = 3
 
 def settings(**special):
     own = dict.fromkeys(("num-clients", "clients-per-round", "min-clients"), CLIENTS)
-    own |= {"timeout": 120.0, "rows-per-class": 20, "test-rows-per-class": 8, "hidden": "16"}
+    own |= {"timeout": 600.0, "rows-per-class": 20, "test-rows-per-class": 8, "hidden": "16"}
     own |= {"num-rounds": 4, "eval-every": 2, "checkpoint-every": 2}
     method = special.get("method", "local-moml")
     return Experiment.from_config(read_by(method, own) | special)
@@ -84,7 +84,7 @@ def assert_as_here(federation, experiment, folder, *, nodes=CLIENTS):
 
 def golden(name):
     """Golden settings of 20 clients, of which each node has every third one."""
-    return federated.experiment(name, timeout=120.0, min_clients=4)
+    return federated.experiment(name, timeout=600.0, min_clients=4)
 
 
 def test_a_run_over_grpc_ends_at_the_golden_model_among_dead_proxies(
@@ -152,17 +152,17 @@ def test_a_run_goes_on_whichever_process_is_killed(tmp_path, federation):
 
     def begin(line):
         if "starting" in line and not troubles:
-            wait_for(lambda: coordinators(federation), 60, "a coordinator")[0].kill()
+            wait_for(lambda: coordinators(federation), "a coordinator")[0].kill()
 
     going = threading.Thread(
         target=go, args=(begin,), kwargs={"on_trouble": troubles.append, "on_round": on_round}
     )
     going.start()
-    going.join(300)
+    going.join(PATIENCE)
     assert [line.partition(";")[0] for line in troubles[:2]] == ["the coordinator died"] * 2
     # One may have met the coordinator of the second process, which then goes on with the run.
     assert all("is being run by another process" in line for line in troubles[2:])
-    wait_for(lambda: not coordinators(federation), 60, "the end of all coordinators")
+    wait_for(lambda: not coordinators(federation), "the end of all coordinators")
     record = Run.open(folder)
     assert [row["round"] for row in record.rows()] == [*range(13)]
     assert all(row["left-out"] == 0 for row in record.rows()[1:])
@@ -251,7 +251,7 @@ def test_the_board_says_who_is_there_and_how_far_a_run_is(tmp_path, federation):
         text = said(page(index, live))
         return text.count('"online"') == CLIENTS and all(word in text for word in words)
 
-    wait_for(all_told, 120, "a page of nodes on line, and of a round in progress")
-    going.join(300)
+    wait_for(all_told, "a page of nodes on line, and of a round in progress")
+    going.join(PATIENCE)
     assert Run.open(runs / "live").results is not None
     assert "No run of" in said(page(index, live))

@@ -114,7 +114,7 @@ def train(walk):
     server = walk.federation.server
     command = ["run", "fedavg", "--federation", server, "--out", "run"]
     settings = ["num-rounds=30", "eval-every=30", "local-epochs=2", "eta=0.1", "hidden=16"]
-    settings += [f"target-column={TARGET}", "timeout=120"]
+    settings += [f"target-column={TARGET}", "timeout=600"]
     status, out, err = walk.run(*command, *(word for s in settings for word in ("--set", s)))
     assert status == 0, out + err
     results = json.loads(Path("run/results.json").read_text(encoding="utf-8"))

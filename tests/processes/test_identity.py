@@ -12,7 +12,7 @@ import pytest
 
 from engram.link.server.identity import add_client, init_federation
 from engram.simulations.loopback import LoopbackFederation
-from tests.processes.support import wait_for
+from tests.processes.support import PATIENCE, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -36,14 +36,14 @@ def copied(there, client, name):
 
 def ends_with(there, name, says):
     """Waits until a node ends with a refusal."""
-    assert there.processes[name].wait(180) == 2
+    assert there.processes[name].wait(PATIENCE) == 2
     said = there.log(name).read_text()
     assert [says in line for line in said.splitlines() if line.startswith("engram: ")] == [True]
     assert "Traceback" not in said
 
 
 def connected(there, name):
-    wait_for(lambda: "is connected" in there.log(name).read_text(), 180, f"{name} on line")
+    wait_for(lambda: "is connected" in there.log(name).read_text(), f"{name} on line")
 
 
 def test_a_server_listens_on_this_machine_only(federation):
@@ -56,7 +56,7 @@ def test_a_server_listens_on_this_machine_only(federation):
 
 def test_a_second_server_is_refused(federation):
     argv = [sys.executable, "-m", "engram", "superlink", str(federation.server)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
         f"engram: port {federation.fleet} is taken: end what listens there, or give another one "

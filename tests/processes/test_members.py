@@ -16,7 +16,7 @@ from engram.simulations.deployed import run_deployed
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
 from engram.wire.checksums import checked
-from tests.processes.support import wait_for
+from tests.processes.support import PATIENCE, wait_for
 from tests.support import assert_same
 
 pytestmark = pytest.mark.processes
@@ -53,7 +53,7 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
         return Run(folder).rows()
 
     def reaches(what, condition):
-        wait_for(lambda: any(condition(row) for row in rows()), 180, what)
+        wait_for(lambda: any(condition(row) for row in rows()), what)
 
     with LoopbackFederation(tmp_path / "fed", clients=3, options=data) as there:
 
@@ -70,11 +70,11 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
         status, said, err = engram("leave", tmp_path / "fed" / "client-1")
         assert status == 0, err
         assert said.startswith("client-1: its key is refused from now on\n")
-        wait_for(lambda: rows()[-1]["members"] == [0, 2, 3], 60, "a round without it")
-        assert node.wait(60) == 0
+        wait_for(lambda: rows()[-1]["members"] == [0, 2, 3], "a round without it")
+        assert node.wait(PATIENCE) == 0
         assert "this client has left the federation" in there.log("client-1").read_text()
         stop_run(there.server)
-        going.join(120)
+        going.join(PATIENCE)
         done = rows()[-1]["round"]
         run(settings(**{"num-rounds": done + 2}))
     there = Run.open(folder)

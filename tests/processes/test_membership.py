@@ -13,7 +13,7 @@ from engram.settings.errors import RunStopped
 from engram.settings.settings_files import read_settings
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
-from tests.processes.support import wait_for
+from tests.processes.support import PATIENCE, wait_for
 from tests.processes.test_federation import CLIENTS, settings
 
 pytestmark = pytest.mark.processes
@@ -50,7 +50,7 @@ def test_a_run_without_nodes_says_what_helps(tmp_path, federation):
         found = members(federation.server)
         return [member.status for member in found] == ["online"] * CLIENTS
 
-    wait_for(on_line, 60, "all nodes on line")
+    wait_for(on_line, "all nodes on line")
 
 
 def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path, federation):
@@ -73,7 +73,7 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path, fede
             run_deployed(settings(**LONG), folder, federation.server, on_round=go_on)
 
     def reaches(what, condition):
-        wait_for(lambda: any(condition(row) for row in rows_of(folder)), 300, what)
+        wait_for(lambda: any(condition(row) for row in rows_of(folder)), what)
         return rows_of(folder)[-1]["round"]
 
     thread = threading.Thread(target=go)
@@ -85,10 +85,10 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path, fede
     last = reaches("a round that says it", lambda row: row["members"] == [0, 1])
     reaches("rounds without it", lambda row: row["round"] == last + 3)
     listed = {m.name: m.status for m in members(federation.server)}
-    assert federation.processes["client-2"].wait(60) == 2  # it is told, and ends
+    assert federation.processes["client-2"].wait(PATIENCE) == 2  # it is told, and ends
     refused = federation.log("client-2").read_text()
     enough.set()
-    thread.join(120)
+    thread.join(PATIENCE)
     rows = rows_of(folder)[1:]
     first = next(row for row in rows if 0 in row["cohort"])
     assert first["cohort"] == [0, 2]  # its node hosts what it is registered as, and no more

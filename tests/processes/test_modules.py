@@ -29,7 +29,7 @@ def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
     with LoopbackFederation(tmp_path / "fed", clients=2, options=options) as federation:
         for number, (case, method) in enumerate(cases.items()):
             own = write_npz(tmp_path / f"{number}.npz", **CASES[case][1], task=clients())
-            e = experiment(case, method=method, min_clients=3, memory="carry", timeout=120.0)
+            e = experiment(case, method=method, min_clients=3, memory="carry", timeout=600.0)
             e = e.model_copy(update={"dataset": own})
             expected = simulate(e, tmp_path / "here" / case)
             there = run(federation, e, tmp_path / "there" / case)

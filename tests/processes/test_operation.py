@@ -24,7 +24,7 @@ from engram.simulations import deployed
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from engram.sites.doctor import look_over
-from tests.processes.support import free_port, wait_for
+from tests.processes.support import PATIENCE, free_port, wait_for
 from tests.processes.test_federation import run, settings
 
 pytestmark = pytest.mark.processes
@@ -75,10 +75,10 @@ class Going:
 
     def wait_for_more(self, what):
         last = self.record.rows()[-1]["round"] if self.record.rows() else 0
-        wait_for(lambda: len(self.record.rows()) > last + 3, 300, what)
+        wait_for(lambda: len(self.record.rows()) > last + 3, what)
 
     def end(self):
-        self._thread.join(300)
+        self._thread.join(PATIENCE)
         (told,) = self.ended
         return told
 
@@ -160,7 +160,7 @@ def test_a_run_goes_on_while_certificate_address_and_authority_are_renewed(
         same = texts == [path.read_bytes() for _, path in written]
         return same and read_node(node).superlink == moved
 
-    wait_for(knows, 120, "the authority, the key and the address")
+    wait_for(knows, "the authority, the key and the address")
     assert len([word for word in going.words if "starting" in word]) == 1  # no coordinator died
     renew_server(there.server)  # which a coordinator of before may have to begin anew
     assert (there.server / "ca.crt").read_bytes() == new.read_bytes()  # the former has ended

@@ -13,7 +13,7 @@ from engram.simulations.loopback import LoopbackFederation
 from engram.sites.approvals import APPROVALS, answer, given, requests, waiting
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.policy import USUAL, keep_policy
-from tests.processes.support import wait_for
+from tests.processes.support import PATIENCE, wait_for
 from tests.processes.test_federation import settings
 from tests.sites.budgets import epsilon_of
 
@@ -69,7 +69,7 @@ def test_a_site_refuses_approves_and_notes(tmp_path, engram, federation, policy)
     )
     going.start()
     told = "waits for its site's approval: there, engram approve CLIENT_FOLDER "
-    said = wait_for(lambda: [word for word in words if told in word], 300, "the request")
+    said = wait_for(lambda: [word for word in words if told in word], "the request")
     assert said[0].startswith("client-1 (node ")
     name = said[0].partition(told)[2][:32]
     status, out, err = engram("approve", site)
@@ -77,7 +77,7 @@ def test_a_site_refuses_approves_and_notes(tmp_path, engram, federation, policy)
     assert f"{name} waits since" in out
     assert "fedavg, 2 rounds" in out
     assert engram("approve", site, name)[0] == 0
-    going.join(300)
+    going.join(PATIENCE)
     status, out, _ = engram("status", site)
     assert "whole; the last lines:" in out
     assert "policy.toml: methods=['fedavg'], steps=50, approval=True" in out
@@ -130,7 +130,7 @@ class Approving(LoopbackFederation):
 
     def _approve(self):
         for place in self.places:
-            (one,) = wait_for(lambda place=place: waiting(place), 300, "a request")
+            (one,) = wait_for(lambda place=place: waiting(place), "a request")
             answer(place, one.terms, "approved")
 
 

@@ -11,7 +11,7 @@ from engram.runs.run import Run
 from engram.settings.experiment import Experiment, read_by
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
-from tests.processes.support import wait_for
+from tests.processes.support import PATIENCE, wait_for
 from tests.support import assert_same, write_npz
 
 pytestmark = pytest.mark.processes
@@ -25,7 +25,7 @@ def start(there):
         there.log(name).unlink(missing_ok=True)
         there.start(name)
     for log in map(there.log, there.names[1:]):
-        wait_for(lambda log=log: "is connected" in log.read_text(), 120, f"{log} says it")
+        wait_for(lambda log=log: "is connected" in log.read_text(), f"{log} says it")
 
 
 def lose(there, *folders):
@@ -63,14 +63,14 @@ def test_lost_folders_are_restored_or_made_anew_and_the_run_goes_on(tmp_path):
         expected = train(there, run, 4)
         lose(there, *folders)
         there.start("client-1")
-        assert there.processes.pop("client-1").wait(60) == 2
+        assert there.processes.pop("client-1").wait(PATIENCE) == 2
         assert "1.npz are not there: name a file or folder" in there.log("client-1").read_text()
         restore(*folders)
         start(there)
         assert_same(train(there, run, 4), expected, atol=1e-6)
         # A backup of the server with its former key, and a site without a backup.
         renew_server(there.server, another_key=True)
-        wait_for((fed / "client-1" / "least.crt").exists, 60, "news of the server's key")
+        wait_for((fed / "client-1" / "least.crt").exists, "news of the server's key")
         lose(there, there.server, fed / "client-0")
         restore(there.server)
         renew_server(there.server, another_key=True)

@@ -19,7 +19,7 @@ from tests.processes.support import federation_of
 
 pytestmark = pytest.mark.processes
 
-QUICK = ["num-rounds=2", "hidden=8", "timeout=120", "eval-every=2"]
+QUICK = ["num-rounds=2", "hidden=8", "timeout=600", "eval-every=2"]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ CLIENTS = 4
 def settings(**special):
     given = {"method": "ditto", "partition": "dirichlet", "hidden": "16", "clip": 0.3}
     given |= {"num-clients": CLIENTS, "clients-per-round": CLIENTS, "min-clients": 3}
-    given |= {"num-rounds": 2, "eval-every": 2, "timeout": 120.0}
+    given |= {"num-rounds": 2, "eval-every": 2, "timeout": 600.0}
     return Experiment.from_config(given | special)
 
 

@@ -22,7 +22,7 @@ from tests.support import assert_same
 
 pytestmark = pytest.mark.processes
 
-NODES, ROUNDS = 3, 5
+NODES, ROUNDS = 3, 3
 BIN = Path(sys.executable).parent
 OVER_HTTP = find_spec("flwr.superlink.routers.fleet") is not None  # later releases' only way
 
@@ -102,7 +102,7 @@ class Stock:
 
     def flwr(self, *words):
         how = {"env": self.env, "cwd": self.folder / "empty", "capture_output": True, "text": True}
-        done = subprocess.run([BIN / "flwr", *words], check=False, timeout=60, **how)
+        done = subprocess.run([BIN / "flwr", *words], check=False, **how)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def said(self):
@@ -114,7 +114,7 @@ def stock(tmp_path_factory):
     made = Stock(tmp_path_factory.mktemp("stock"))
     try:
         made.superlink()
-        wait_for(made.answers, 120, "the SuperLink")
+        wait_for(made.answers, "the SuperLink")
         for number in range(NODES):
             key = made.folder / "keys" / "server" / "clients" / f"client-{number}.pub"
             made.flwr("supernode", "register", str(key), "stock")
@@ -138,10 +138,10 @@ def rows(folder):
     return 0
 
 
-@pytest.mark.parametrize("name", ["pfedme", "local-moml, carried, exact"])
-def test_a_run_on_stock_nodes_gives_the_model_of_one_process(stock, tmp_path, name):
-    more = {"num_rounds": ROUNDS, "eval_every": ROUNDS, "min_clients": 4, "timeout": 300.0}
-    experiment, there = federated.experiment(name, **more), tmp_path / "there"
+def test_a_run_on_stock_nodes_gives_the_model_of_one_process(stock, tmp_path):
+    more = {"num_rounds": ROUNDS, "eval_every": ROUNDS, "min_clients": 4, "timeout": 900.0}
+    experiment = federated.experiment("local-moml, carried, exact", **more)
+    there = tmp_path / "there"
     simulate(experiment, tmp_path / "here")
     begin(stock, experiment, there)
 
@@ -150,11 +150,10 @@ def test_a_run_on_stock_nodes_gives_the_model_of_one_process(stock, tmp_path, na
         return (there / "results.json").is_file()
 
     try:
-        if name == "pfedme":
-            wait_for(lambda: rows(there) > 2, 200, "two rounds")
-            stock.kill("node-1")
-            stock.supernode(1)
-        wait_for(ended, 400, "the run's end")
+        wait_for(lambda: rows(there) > 1, "a round")
+        stock.kill("node-1")
+        stock.supernode(1)
+        wait_for(ended, "the run's end")
     except AssertionError as error:
         raise AssertionError(stock.said()) from error
     expected, found = Run.open(tmp_path / "here"), Run.open(there)

@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from engram.settings.fingerprint import source_root
+from tests.processes.support import PATIENCE
 from tests.source import ROOMS
 
 pytestmark = pytest.mark.processes
@@ -27,7 +28,7 @@ sys.exit({name}())
 
 def call(*words, cwd):
     done = subprocess.run(
-        [*map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+        [*map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -104,7 +104,7 @@ def test_a_run_that_is_interrupted_ends_its_coordinator(coordinator, tmp_path, m
 
     def note(line):
         if line == "waiting for the run's coordinator":
-            wait_for((tmp_path / "pid").is_file, 60, "the coordinator")
+            wait_for((tmp_path / "pid").is_file, "the coordinator")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

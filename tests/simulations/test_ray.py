@@ -1,5 +1,6 @@
 """The same apps on Flower's Ray simulation, started by `flwr run` as a user would."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -7,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from engram.settings.fingerprint import fingerprint, source_root
 from engram.simulations.engine import simulate
 from tests.cli.test_new import project
 from tests.golden import federated
-from tests.processes.support import free_port
+from tests.processes.support import PATIENCE, free_port, wait_for
 from tests.settings.test_plugins import write
 from tests.simulations.test_apps import APPS
 from tests.support import assert_same, small
@@ -53,20 +53,18 @@ class SuperLink:
         self.process = subprocess.Popen(
             [BIN / "flower-superlink", *words], cwd=cwd or folder / "empty", **how
         )
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            try:
-                if httpx.get(f"http://127.0.0.1:{http}/health").is_success:
-                    return
-            except httpx.HTTPError:
-                time.sleep(0.2)
-        raise TimeoutError("the SuperLink did not start")
+
+        def answers():
+            with contextlib.suppress(httpx.HTTPError):
+                return httpx.get(f"http://127.0.0.1:{http}/health").is_success
+
+        wait_for(answers, "the SuperLink")
 
     def run(self, app, config, nodes=2):
         """Runs an app to its end; returns what was printed."""
         federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
         words = ["run", app, "--stream", "--run-config", config, "--federation-config", federation]
-        how = {"capture_output": True, "text": True, "timeout": 200}
+        how = {"capture_output": True, "text": True, "timeout": PATIENCE}
         done = subprocess.run([BIN / "flwr", *words], env=self.env, check=False, **how)
         return done.stdout + done.stderr
 
@@ -75,7 +73,7 @@ class SuperLink:
 
     def __exit__(self, *failure):
         self.process.terminate()
-        self.process.wait(timeout=30)
+        self.process.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engram.client.disk_memory import DiskStore
+from engram.client.hosts.rows import trained_table
 from engram.client.training_description import Training, read_training
 from engram.data.readers.digests import file_sha256
 from engram.guards.accounting.guarantee import adjacency, spent
@@ -165,7 +166,7 @@ def _memory(state: Path, training: str, client: int) -> dict[str, str]:
 def _counted(training: Training, client: int) -> dict[str, int]:
     """Returns the number of a client's training rows of each class; of values under no name."""
     if not training.experiment.own.trains_network:
-        rows = training.tables(client).train[client]
+        rows = trained_table(training, client).train[client]
         return {"": 0 if rows is None else len(rows.y)}
     data = training.data(client)
     targets = data.train.y[data.train.rows[client]]

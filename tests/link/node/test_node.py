@@ -314,9 +314,12 @@ def test_an_errand_to_nobody_says_so(hub):
     hub.start()
 
 
-def test_a_node_itself_does_without_torch():
-    code = "import sys, engram.link.node.node; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+def test_a_node_loads_no_torch_and_its_worker_nothing_for_tables():
+    for module, heavy in (("node", {"torch"}), ("client_app", {"pandas", "scipy", "sklearn"})):
+        code = (
+            f"import sys, engram.link.node.{module}\nsys.exit(bool({heavy} & sys.modules.keys()))"
+        )
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_folder_is_one_nodes(tmp_path):
