@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.compare.suite.published_splits import Split, count_rows, deal
+from engram.compare.suite.published_splits import Dealt, Split, count_rows, deal
 from engram.data.lazy import whole
 from engram.data.loading import load
 from engram.data.source import Source
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FEWEST: Final = 10
 """Rows that a client needs, so that there are some to train, to validate and to test on."""
+
+_Array = npt.NDArray[Any]
 
 SUITES: Final = ("pfllib",)
 """Published benchmarks, each a file of this folder."""
@@ -79,13 +81,15 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
     """
     settings = federation.settings
     if federation.split:
-        path = folder / f"{name}.npz"
-        arrays, counts = _split_rows(name, settings, federation.split)
+        path, split = folder / f"{name}.npz", federation.split
+        x, y = _original_rows(name, settings, split)
         make_folder(folder)
-        np.savez(path, **arrays)
+        dealt = deal(split, y)
+        counts = count_rows(dealt, y, len(split.sizes))
         table = [[i, part, *own] for i, each in enumerate(counts) for part, own in enumerate(each)]
-        header = ",".join(["client", "tested", *map(str, range(counts.shape[2]))])
+        header = ",".join(["client", "tested", *map(str, range(len(split.sizes)))])
         np.savetxt(folder / "counts.csv", table, "%d", ",", header=header, comments="")
+        np.savez(path, **_dealt_arrays(x, y, dealt))
         return {**settings, "dataset": f"npz:{path}"}
     if federation.table:
         path = folder / f"{name}.csv"
@@ -101,14 +105,13 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
     return dict(settings)
 
 
-def _split_rows(
-    name: str, settings: Mapping[str, Any], split: Split
-) -> tuple[dict[str, Any], npt.NDArray[np.int64]]:
-    """Returns split rows as an ``.npz`` file has them, pixels in [-1, 1], and their counts."""
+def _original_rows(name: str, settings: Mapping[str, Any], split: Split) -> tuple[_Array, _Array]:
+    """Returns inputs and classes of a data set in its order, training rows first."""
     source = Source(settings["dataset"])
     data_dir = Path(settings.get("data-dir", MachineSettings.defaults()["data-dir"]))
-    rows = load(source, data_dir=data_dir, test_fraction=0, seed=0)  # rows in their order
-    x, y = (np.concatenate([*map(whole, each)]) for each in (rows[:4:2], rows[1:4:2]))
+    rows = load(source, data_dir=data_dir, test_fraction=0, seed=0)
+    x = np.concatenate([whole(rows.x_train), whole(rows.x_test)])
+    y = np.concatenate([rows.y_train, rows.y_test])
     given = np.bincount(y, minlength=len(split.sizes))
     if given.tolist() != split.sizes.tolist():
         raise Refused(
@@ -116,13 +119,19 @@ def _split_rows(
             f"{split.sizes.min()} to {split.sizes.max()} rows, and {source} has {len(given)} of "
             f"{given.min()} to {given.max()}: set dataset=npz:FILE, for the federations of --on"
         )
-    x = x / np.float32(127.5) - 1 if x.dtype == np.uint8 else x
-    dealt, arrays = deal(split, y), {}
+    return x, y
+
+
+def _dealt_arrays(x: _Array, y: _Array, dealt: Dealt) -> dict[str, _Array]:
+    """Returns dealt rows by the names of an ``.npz`` file's arrays, pixels in [-1, 1]."""
+    arrays = {}
     for part, called in enumerate(("train", "test")):
         own = [parts[part] for parts in dealt]
-        order, task = np.concatenate(own), np.repeat(range(len(own)), [*map(len, own)])
-        arrays |= {f"x_{called}": x[order], f"y_{called}": y[order], f"task_{called}": task}
-    return arrays, count_rows(dealt, y, len(split.sizes))
+        order = np.concatenate(own)
+        inputs = x[order] / np.float32(127.5) - 1 if x.dtype == np.uint8 else x[order]
+        arrays |= {f"x_{called}": inputs, f"y_{called}": y[order]}
+        arrays[f"task_{called}"] = np.repeat(range(len(own)), [*map(len, own)])
+    return arrays
 
 
 def _read_table(table: str) -> "pd.DataFrame":
