@@ -17,7 +17,7 @@ from tests.samples import entry
 RULES = {"clients": 3, "seed": 1, "train-share": 0.75, "batch-size": 2}
 SPLIT = Split.model_validate(RULES | {"class-sizes": [[2, 30], [1, 24]], "classes": 2})
 SETTINGS = {"num-clients": 3, "clients-per-round": 3, "num-rounds": 3, "local-epochs": 1}
-SETTINGS |= {"batch-size": 10, "eval-every": 1, "validation-fraction": 0.0, "model": "cnn-valid"}
+SETTINGS |= {"batch-size": 10, "eval-every": 1, "validation-fraction": 0.0, "model": "mlp"}
 
 
 def test_counts_are_those_of_the_generator():

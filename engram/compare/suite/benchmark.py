@@ -188,8 +188,7 @@ def score_table(found: Sequence[Found]) -> pd.DataFrame:
 
 def published_table(one: Found) -> Table:
     """Returns a table of methods on a published split, beside what is published."""
-    picked = "best-test: any round's highest, picked on test rows, over all rows, as published"
-    title = f"{one.name}: {one.metric.name} in %; {picked}"
+    title = f"{one.name}: {one.metric.name} (%)"
     table = new_table(["method"], ["last round", "best-test", "published"], title=title)
     for name, best in one.best_test.items():
         figures = (f"{100 * value:.2f}" for value in (one.scores[name], best))
@@ -228,6 +227,9 @@ def show_benchmark(folder: Path, as_json: bool) -> None:
         out.print("no ranks: they need two finished federations", soft_wrap=True)
     with as_allowed(folder):
         score_table(found).to_csv(folder / "scores.csv", index_label="method")
+    if any(one.best_test for one in found):
+        line = "best-test is as published: the best round, picked on all clients' test rows"
+        out.print(line, soft_wrap=True)
     for one in found:
         if one.best_test:
             out.print(published_table(one))
