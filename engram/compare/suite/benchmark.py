@@ -58,7 +58,7 @@ def begin_benchmark(
         for name, federation in chosen.items():
             asked = federation._replace(settings={**federation.settings, **overrides})
             each = settings_of_each(methods, written(name, asked, folder / name))
-            tuned = trials and (trials, None)
+            tuned = None if trials is None else (trials, None)
             references = () if federation.split else tuple(REFERENCES)
             begin_comparison(folder / name, "vectorized", each, seeds, tuned, references)
     except BaseException:

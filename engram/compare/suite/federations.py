@@ -122,9 +122,9 @@ def _original_rows(name: str, settings: Mapping[str, Any], split: Split) -> tupl
     return x, y
 
 
-def _dealt_arrays(x: _Array, y: _Array, dealt: Dealt) -> dict[str, _Array]:
+def _dealt_arrays(x: _Array, y: _Array, dealt: Dealt) -> dict[str, Any]:
     """Returns dealt rows by the names of an ``.npz`` file's arrays, pixels in [-1, 1]."""
-    arrays = {}
+    arrays: dict[str, _Array] = {}
     for part, called in enumerate(("train", "test")):
         own = [parts[part] for parts in dealt]
         order = np.concatenate(own)
