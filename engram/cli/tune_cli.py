@@ -13,7 +13,7 @@ from engram.cli.options import argument, flag, option
 from engram.cli.run_cli import in_this_process
 from engram.compare.comparison_folder import contestants, read_benchmark
 from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained, settings_of_each
-from engram.compare.suite.federations import Federation, federations
+from engram.compare.suite.federations import SUITES, Federation, federations
 from engram.core.checks import must
 from engram.runs.run_places import data_name, find_run
 from engram.settings.errors import Refused, RunStopped, told_with
@@ -96,8 +96,13 @@ def benchmark(
             "set of your own; may be repeated. Default: all federations.",
         ),
     ] = None,
+    suite: Annotated[
+        str | None,
+        option("NAME", f"Published federations in place of these: {', '.join(SUITES)}."),
+    ] = None,
     trials: Annotated[
-        str | None, option("N", "Settings to try of each method; default 16.")
+        str | None,
+        option("N", "Settings to try of each method; default 16, and none of a suite."),
     ] = None,
     seeds: options.Seeds = None,
     sets: options.Set = None,
@@ -116,16 +121,17 @@ def benchmark(
     given, wrong = arguments(
         "--", trials=trials or 16, seeds=seeds or 5, processes=processes, out=out
     )
+    known = _known(suite)
     if list_only:
-        for name, federation in federations().items():
+        for name, federation in known.items():
             console.print(f"{name}: {federation.about}", soft_wrap=True, highlight=False)
         return
     check_trained("benchmark", methods or ())
     if resume is None:
-        chosen = told_with(wrong, lambda: _chosen(on))
+        chosen = told_with(wrong, lambda: _chosen(on, known))
         folder = options.folder_of_command(given.out, "benchmark")
     else:
-        refuse_beside_resume("benchmark", (methods, on, trials, seeds, sets, out))
+        refuse_beside_resume("benchmark", (methods, on, suite, trials, seeds, sets, out))
         folder = told_with(wrong, lambda: find_run(resume))
         read_benchmark(folder)
     run_benchmark = work.run_benchmark  # takes seconds, and may be interrupted before joining
@@ -133,7 +139,8 @@ def benchmark(
         join(ray)
     if resume is None:
         whom = contestants(methods or ())
-        begin = partial(work.begin_benchmark, seeds=given.seeds, trials=given.trials)
+        tried = given.trials if trials or not suite else None
+        begin = partial(work.begin_benchmark, seeds=given.seeds, trials=tried)
         begin(folder, chosen, whom, overrides_of(None, sets))
     stopped = run_benchmark(
         folder,
@@ -146,8 +153,15 @@ def benchmark(
         raise RunStopped(f"{len(stopped)} runs stopped: {'; '.join(stopped)}")
 
 
-def _chosen(on: list[str] | None) -> dict[str, Federation]:
-    known = federations()
+def _known(suite: str | None) -> dict[str, Federation]:
+    if suite is None:
+        return federations()
+    if suite not in SUITES:
+        raise Refused(must("--suite", suite, f"one of {', '.join(SUITES)}"))
+    return federations(suite)
+
+
+def _chosen(on: list[str] | None, known: dict[str, Federation]) -> dict[str, Federation]:
     found: dict[str, Federation] = {}
     for name in on or known:
         path = Path(name)

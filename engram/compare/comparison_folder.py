@@ -119,6 +119,7 @@ def read_study(folder: Path) -> str:
 
 class _Benchmark(Stored):
     federations: Annotated[dict[Name, str], Field(min_length=1)]
+    published: dict[Name, dict[str, str]] = Field(default_factory=dict)
 
 
 def read_benchmark(folder: Path) -> dict[str, str]:
@@ -128,6 +129,15 @@ def read_benchmark(folder: Path) -> dict[str, str]:
         Refused: If the folder is not that of a benchmark, or its file is damaged.
     """
     return dict(_read(folder / BENCHMARK, "benchmark", _Benchmark)["federations"])
+
+
+def read_published(folder: Path) -> dict[str, dict[str, str]]:
+    """Reads a benchmark's published accuracies, in %, by published federation and method.
+
+    Raises:
+        Refused: As ``read_benchmark``.
+    """
+    return dict(_read(folder / BENCHMARK, "benchmark", _Benchmark).get("published", {}))
 
 
 def find_runs(folder: Path) -> Runs:

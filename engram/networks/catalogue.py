@@ -1,5 +1,6 @@
 """Built-in networks that are modules: residual ones for images, for characters, and for texts."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -17,6 +18,7 @@ from engram.networks.module import Make
 from engram.networks.registry import TEXTS, TORCHVISION
 from engram.networks.vision import torchvision
 
+_SMALLEST: Final = 16  # pixels of a side, of which cnn-valid leaves one
 _EMBEDDING: Final = 8  # numbers for a character, as in LEAF's networks (Caldas et al., 2018)
 _HEADS: Final = 4
 _WINDOWS: Final = (3, 4, 5)  # words, as in Kim (2014)
@@ -32,6 +34,8 @@ def built_in_module(
     Args:
         name: One of these:
 
+            - ``cnn-valid``, for images: the layers of ``cnn`` without padding, so that a side of n
+              pixels becomes (n - 4) // 2 by each convolution. PFLlib's CNN with a width of 512.
             - ``resnet``, for images: a 3x3 convolution, a stage of one block (two 3x3 convolutions)
               for each width of ``hidden``, each of half the size of the one before, the mean over
               pixels, and a dense layer. Widths 16, 32 and 64 make a ResNet-8 (He et al., 2016).
@@ -57,9 +61,14 @@ def built_in_module(
     positive = len(hidden) > 0 and all(width > 0 for width in hidden)
     require(positive, "hidden", tuple(hidden), f"positive widths, at least one, for {name}")
     shape = tuple(example.shape[1:])
-    if name == "resnet":
-        require(len(shape) == 3, "inputs of resnet", shape, "images (channels, height, width)")
-        return partial(_resnet, shape[0], hidden, outputs)
+    if name in ("resnet", "cnn-valid"):
+        expected = "images (channels, height, width)"
+        require(len(shape) == 3, f"inputs of {name}", shape, expected)
+        if name == "resnet":
+            return partial(_resnet, shape[0], hidden, outputs)
+        large = min(shape[1:]) >= _SMALLEST
+        require(large, "inputs of cnn-valid", shape, f"{expected} of at least 16x16 pixels")
+        return partial(_cnn_valid, shape, hidden, outputs)
     whole = len(shape) == 1 and example.dtype == torch.int64
     kind = f"{example.dtype} of shape {shape}"
     what = "tokens" if name in TEXTS else "characters"
@@ -134,6 +143,18 @@ def _convolution(before: int, width: int, size: int, stride: int = 1) -> nn.Sequ
     padding = size // 2
     convolution = nn.Conv2d(before, width, size, stride, padding, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(width))
+
+
+def _cnn_valid(shape: Sequence[int], widths: Sequence[int], outputs: int) -> nn.Module:
+    channels, *sides = shape
+    pixels = math.prod(((side - 4) // 2 - 4) // 2 for side in sides)
+    layers: list[nn.Module] = []
+    for size in pairwise([channels, 32, 64]):
+        layers += [nn.Conv2d(*size, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    layers.append(nn.Flatten())
+    for size in pairwise([64 * pixels, *widths]):
+        layers += [nn.Linear(*size), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
 
 
 class _Block(nn.Module):

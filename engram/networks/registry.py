@@ -19,7 +19,7 @@ CHARACTERS: Final = ("lstm", "transformer")
 TEXTS: Final = ("text-mean", "text-cnn")
 """Networks that classify texts, or predict values of them, by tokens of which 0 is padding."""
 
-BUILT_IN: Final = (*FLAT, "resnet", *CHARACTERS, *TEXTS)
+BUILT_IN: Final = (*FLAT, "cnn-valid", "resnet", *CHARACTERS, *TEXTS)
 
 TORCHVISION: Final = "torchvision:"
 """Before the name of a classification network of torchvision's."""

@@ -30,9 +30,9 @@ class ModelSettings(Settings):
     model: Annotated[str, AfterValidator(_network)] = Field(
         "mlp",
         description="network: mlp (dense layers), cnn (two convolutions, then dense layers) or "
-        "linear (softmax regression); resnet (for images), lstm or transformer (for characters); "
-        "text-mean or text-cnn (for texts); torchvision:NAME, such as torchvision:resnet18; or one "
-        "of your own, by its name",
+        "linear (softmax regression); cnn-valid (cnn without padding) or resnet (for images); lstm "
+        "or transformer (for characters); text-mean or text-cnn (for texts); torchvision:NAME, as "
+        "torchvision:resnet18; or one of your own, by its name",
     )
     hidden: Annotated[str, BeforeValidator(widths)] = Field(
         "40,40",

