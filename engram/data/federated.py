@@ -25,7 +25,7 @@ from engram.networks.base import Inputs, Model, UnknownToken, with_personal
 from engram.networks.built_in import count_parameters, network
 from engram.networks.layer_units import with_units
 from engram.networks.loss_fit import check_fit
-from engram.networks.registry import CHARACTERS, TEXTS
+from engram.networks.registry import CHARACTERS, TEXTS, is_one_clients
 from engram.scoring.tasks import task_of
 from engram.settings.errors import UNNAMED, DataError, Names, Refused, one_line
 
@@ -267,7 +267,8 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
         check_fit(model, start, task_of(e.task, e.loss), tried, kind.outputs)
         local = e.statistics == "local"
         if e.personal or (local and model.running):
-            model = with_personal(model, start, personal=e.personal, running=local)
+            alone = is_one_clients(e.model)
+            model = with_personal(model, start, personal=e.personal, running=local, alone=alone)
         return model
     except ValueError as error:
         hint = _HINT if _LAST.fullmatch(kind.inputs) and e.images == "auto" else ""

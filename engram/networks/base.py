@@ -140,7 +140,9 @@ def matching(
     return found
 
 
-def with_personal(model: Model, names: Iterable[str], *, personal: str, running: bool) -> Model:
+def with_personal(
+    model: Model, names: Iterable[str], *, personal: str, running: bool, alone: bool = False
+) -> Model:
     """Returns the network with personal parameters.
 
     Args:
@@ -149,6 +151,7 @@ def with_personal(model: Model, names: Iterable[str], *, personal: str, running:
         personal: Patterns of names, with commas, such as ``head.*``: whatever matches one is
             personal; after a ``!``, whatever matches none.
         running: Whether running statistics are personal, too.
+        alone: Whether it is one client's, all of which may be personal.
 
     Raises:
         ValueError: If a pattern matches nothing, or nothing is left to share.
@@ -159,7 +162,7 @@ def with_personal(model: Model, names: Iterable[str], *, personal: str, running:
     if patterns := [pattern.strip() for pattern in text.split(",") if pattern.strip()]:
         matched = matching(model, called, dict.fromkeys(patterns, 0.0), "personal").keys()
         found |= matched if text == personal else called.keys() - matched
-    if not called.keys() - found - model.running:
+    if not (alone or called.keys() - found - model.running):
         expected = "less than all parameters: clients learn some together"
         raise ValueError(must("personal", personal, expected))
     return model._replace(personal=frozenset(found))

@@ -8,17 +8,26 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from engram.core.checks import require
+from engram.core.checks import must, require
 from engram.core.derivatives import vectorized
 from engram.core.types import Params
 from engram.networks.base import Inputs, Model, Statistics, moved
-from engram.networks.registry import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known
+from engram.networks.registry import (
+    BUILT_IN,
+    CHARACTERS,
+    FLAT,
+    NETWORKS,
+    TEXTS,
+    differs_by_client,
+    is_known,
+    own_network,
+)
 
 Norm = Literal["batch", "group"]
 
@@ -59,8 +68,10 @@ def network(
     )
     from engram.networks.module import from_module  # noqa: PLC0415 - most runs have one small network
 
-    own = name in NETWORKS
-    make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden, tokens)
+    if differs_by_client(name):
+        raise ValueError(must("model", name, _ALIKE))
+    own = own_network(name)
+    make = own or built_in_module(name, example, outputs, hidden, tokens)
     make = with_group_norm(make) if norm == "group" else make
     model = from_module(make, example, generator=generator, statistics=statistics)
     return model if own else model._replace(drawn=False)  # they hold no constants
@@ -75,7 +86,7 @@ def count_parameters(
     who wrote it knows what making it does.
     """
     _check(name, example)
-    if name in NETWORKS:
+    if own_network(name) is not None:
         return 0
     if name in FLAT:
         shape = example.shape[1:]
@@ -98,6 +109,10 @@ def _check(name: str, example: Inputs) -> None:
         require(example.dtype != torch.int64, f"inputs of {name}", "tokens", wanted)
 
 
+_ALIKE: Final = (
+    "one network for all clients here (those that differ by client are trained in one process, and "
+    "opened and exported client by client)"
+)
 _CHANNELS = (32, 64)
 _KERNEL = 5
 

@@ -1,6 +1,8 @@
 """Networks by name: those that come with the platform, and those of users."""
 
 from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, isroutine, signature
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from engram.core.checks import require
@@ -35,7 +37,8 @@ def model(make: _M, name: str = "") -> _M:
 
     Args:
         make: The class of a module, or a function that makes one, neither of which needs arguments;
-            or a module, whose parameters are where every run starts.
+            or a module, whose parameters are where every run starts; or a function of a client's
+            name that returns that client's module.
         name: What it is called in the setting ``model``; by default what it is called in Python.
 
     Raises:
@@ -50,7 +53,41 @@ def model(make: _M, name: str = "") -> _M:
 
 def is_known(name: str) -> bool:
     """Returns whether there is a network of this name."""
-    return _is_built_in(name) or name in NETWORKS
+    return _is_built_in(name) or own_network(name) is not None
+
+
+def own_network(name: str) -> "nn.Module | Callable[[], nn.Module] | None":
+    """Returns a user's network by its name, or by NAME:CLIENT that of one client; else None."""
+    found: nn.Module | Callable[[], nn.Module] | None = NETWORKS.get(name)
+    if found is None and (whole := _whole(name)):
+        client = name.removeprefix(of_client(whole, ""))
+        found = partial(NETWORKS[whole], int(client) if client.isdecimal() else client)
+    return found
+
+
+def differs_by_client(name: str) -> bool:
+    """Returns whether a network is a function of the client's name, its only argument."""
+    make = NETWORKS.get(name)
+    if not (isroutine(make) or isinstance(make, partial)):  # a class may ask for a width
+        return False
+    parameters = signature(make).parameters.values()
+    ordered = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.default is p.empty and p.kind in ordered for p in parameters) == 1
+
+
+def is_one_clients(name: str) -> bool:
+    """Returns whether a name is NAME:CLIENT: of a network that one client has."""
+    return name not in NETWORKS and bool(_whole(name))
+
+
+def of_client(name: str, client: object) -> str:
+    """Returns the name of a client's network, where ``name`` is a function of the client's."""
+    return f"{name}:{client}"
+
+
+def _whole(name: str) -> str:
+    known = (each for each in [*NETWORKS] if name.startswith(of_client(each, "")))
+    return next(filter(differs_by_client, known), "")
 
 
 def _is_built_in(name: str) -> bool:

@@ -112,14 +112,19 @@ def score(
     """
     memories = trainer.recalled(clients, before=server_round + 1)
     common, own = trainer.empty | trainer.receive(common), trainer.receive(own)
-    blocks = trainer.scorer.blocks(clients, memories)
+    blocks = [
+        [some[i] for i in block]
+        for one, some in trainer.parted(clients)
+        for block in one.scorer.blocks([clients[i] for i in some], [memories[i] for i in some])
+    ]
 
     def chunk(some: list[int]) -> Chunk:
         return Chunk([0] * len(some), [clients[i] for i in some], select(own, some))
 
     def here(some: list[int]) -> "Scores":
         _, who, mine = chunk(some)
-        return trainer.scorer.block(common, mine, who, [memories[i] for i in some])
+        ((one, _),) = trainer.parted(who)
+        return one.scorer.block(common, mine, who, [memories[i] for i in some])
 
     alone = share is in_order or getattr(share, "cuts", False)  # scores are worth no network
     if alone or len(blocks) == 1 or _nbytes((own, memories)) > _LENT:
