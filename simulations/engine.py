@@ -79,8 +79,8 @@ def simulate(
             plain = direct and experiment.attack == "none" and not experiment.participation
             plain = plain and not differs_by_client(experiment.model)
             if not (plain and isinstance(host, LocalHost)):
-                others = "methods without a network, or one by client, secure sums, attacks, participation"
-                raise Refused(f"ray must be left out for {others}")
+                others = "networks by client, secure sums, attacks, participation"
+                raise Refused(f"ray must be left out for methods without a network, {others}")
             workers = cluster(experiment, engine, host.trainer.given)
             share: Share = stack.enter_context(closing(workers))
         elif experiment.cores == 1:

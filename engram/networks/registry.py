@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from inspect import Parameter, isroutine, signature
+from inspect import Parameter, isfunction, ismethod, signature
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from engram.core.checks import require
@@ -68,7 +68,8 @@ def own_network(name: str) -> "nn.Module | Callable[[], nn.Module] | None":
 def differs_by_client(name: str) -> bool:
     """Returns whether a network is a function of the client's name, its only argument."""
     make = NETWORKS.get(name)
-    if not (isroutine(make) or isinstance(make, partial)):  # a class may ask for a width
+    # A class, or a module, may take an argument that is no name.
+    if not (isfunction(make) or ismethod(make) or isinstance(make, partial)):
         return False
     parameters = signature(make).parameters.values()
     ordered = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
