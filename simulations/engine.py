@@ -15,7 +15,6 @@ from engram.cohort.trainer.workers import Workers, warn_alone
 from engram.core.streams import Stream, generator
 from engram.guards.noise import simulated_noise
 from engram.guards.presets import client_guards
-from engram.networks.registry import differs_by_client
 from engram.server.run import run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
@@ -77,10 +76,9 @@ def simulate(
             direct = Direct(host)
         if cluster is not None:
             plain = direct and experiment.attack == "none" and not experiment.participation
-            plain = plain and not differs_by_client(experiment.model)
             if not (plain and isinstance(host, LocalHost)):
-                others = "networks by client, secure sums, attacks, participation"
-                raise Refused(f"ray must be left out for methods without a network, {others}")
+                others = "methods without a network, secure sums, attacks, participation"
+                raise Refused(f"ray must be left out for {others}")
             workers = cluster(experiment, engine, host.trainer.given)
             share: Share = stack.enter_context(closing(workers))
         elif experiment.cores == 1:

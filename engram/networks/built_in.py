@@ -8,13 +8,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from engram.core.checks import must, require
+from engram.core.checks import require
 from engram.core.derivatives import vectorized
 from engram.core.types import Params
 from engram.networks.base import Inputs, Model, Statistics, moved
@@ -24,7 +24,6 @@ from engram.networks.registry import (
     FLAT,
     NETWORKS,
     TEXTS,
-    differs_by_client,
     is_known,
     own_network,
 )
@@ -68,13 +67,11 @@ def network(
     )
     from engram.networks.module import from_module  # noqa: PLC0415 - most runs have one small network
 
-    if differs_by_client(name):
-        raise ValueError(must("model", name, _ALIKE))
     own = own_network(name)
-    make = own or built_in_module(name, example, outputs, hidden, tokens)
+    make = built_in_module(name, example, outputs, hidden, tokens) if own is None else own
     make = with_group_norm(make) if norm == "group" else make
     model = from_module(make, example, generator=generator, statistics=statistics)
-    return model if own else model._replace(drawn=False)  # they hold no constants
+    return model if own is not None else model._replace(drawn=False)  # they hold no constants
 
 
 def count_parameters(
@@ -109,10 +106,6 @@ def _check(name: str, example: Inputs) -> None:
         require(example.dtype != torch.int64, f"inputs of {name}", "tokens", wanted)
 
 
-_ALIKE: Final = (
-    "one network for all clients here (those that differ by client are trained in one process, and "
-    "opened and exported client by client)"
-)
 _CHANNELS = (32, 64)
 _KERNEL = 5
 

@@ -57,38 +57,28 @@ def is_known(name: str) -> bool:
 
 
 def own_network(name: str) -> "nn.Module | Callable[[], nn.Module] | None":
-    """Returns a user's network by its name, or by NAME:CLIENT that of one client; else None."""
+    """Returns a user's network by its name, or by NAME:CLIENT a client's; None if there is none."""
     found: nn.Module | Callable[[], nn.Module] | None = NETWORKS.get(name)
-    if found is None and (whole := _whole(name)):
-        client = name.removeprefix(of_client(whole, ""))
+    if is_one_clients(name):
+        whole, _, client = name.partition(":")
         found = partial(NETWORKS[whole], int(client) if client.isdecimal() else client)
     return found
 
 
+def is_one_clients(name: str) -> bool:
+    """Returns whether a name is NAME:CLIENT, that of one client's network."""
+    return name not in NETWORKS and differs_by_client(name.partition(":")[0])
+
+
 def differs_by_client(name: str) -> bool:
-    """Returns whether a network is a function of the client's name, its only argument."""
+    """Returns whether a network is a function of the client's name, its only needed argument."""
     make = NETWORKS.get(name)
-    # A class, or a module, may take an argument that is no name.
+    # A class, or a module, may need an argument that is no name.
     if not (isfunction(make) or ismethod(make) or isinstance(make, partial)):
         return False
     parameters = signature(make).parameters.values()
-    ordered = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    ordered = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
     return sum(p.default is p.empty and p.kind in ordered for p in parameters) == 1
-
-
-def is_one_clients(name: str) -> bool:
-    """Returns whether a name is NAME:CLIENT: of a network that one client has."""
-    return name not in NETWORKS and bool(_whole(name))
-
-
-def of_client(name: str, client: object) -> str:
-    """Returns the name of a client's network, where ``name`` is a function of the client's."""
-    return f"{name}:{client}"
-
-
-def _whole(name: str) -> str:
-    known = (each for each in [*NETWORKS] if name.startswith(of_client(each, "")))
-    return next(filter(differs_by_client, known), "")
 
 
 def _is_built_in(name: str) -> bool:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from engram.core.checks import Fault, brief, must
 from engram.guards.facts import Fact
-from engram.networks.registry import differs_by_client, of_client
+from engram.networks.registry import differs_by_client
 from engram.settings.base import SharedSettings
 from engram.settings.conflicts import facts_of, parts_of
 from engram.settings.data import DataSettings, with_schema
@@ -226,8 +226,7 @@ class Experiment(SharedSettings, Folders):
         """Returns the experiment with one client's network, where networks differ by client."""
         if not differs_by_client(self.model):
             return self
-        named = of_client(self.model, names.get(client, client))
-        return self.model_copy(update={"model": named})
+        return self.model_copy(update={"model": f"{self.model}:{names.get(client, client)}"})
 
     def on_machine(self, own: Mapping[str, Any]) -> Self:
         """Returns the experiment with the machine's own values of ``MachineSettings``.

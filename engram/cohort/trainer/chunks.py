@@ -110,21 +110,23 @@ def score(
 
     Slots that clients kept up to this round are used; the rest is as for ``Trainer.train``.
     """
+    if len(parted := trainer.parted(clients)) > 1 or parted[0][0] is not trainer:
+        each = [(one, [clients[i] for i in some], select(own, some)) for one, some in parted]
+        scores = [
+            score(one, common, whom, server_round=server_round, own=mine, share=share)
+            for one, whom, mine in each
+        ]
+        return trainer.scorer.joined(scores, [some for _, some in parted])
     memories = trainer.recalled(clients, before=server_round + 1)
     common, own = trainer.empty | trainer.receive(common), trainer.receive(own)
-    blocks = [
-        [some[i] for i in block]
-        for one, some in trainer.parted(clients)
-        for block in one.scorer.blocks([clients[i] for i in some], [memories[i] for i in some])
-    ]
+    blocks = trainer.scorer.blocks(clients, memories)
 
     def chunk(some: list[int]) -> Chunk:
         return Chunk([0] * len(some), [clients[i] for i in some], select(own, some))
 
     def here(some: list[int]) -> "Scores":
         _, who, mine = chunk(some)
-        ((one, _),) = trainer.parted(who)
-        return one.scorer.block(common, mine, who, [memories[i] for i in some])
+        return trainer.scorer.block(common, mine, who, [memories[i] for i in some])
 
     alone = share is in_order or getattr(share, "cuts", False)  # scores are worth no network
     if alone or len(blocks) == 1 or _nbytes((own, memories)) > _LENT:

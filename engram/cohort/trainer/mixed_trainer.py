@@ -1,21 +1,17 @@
 """Trains clients whose networks differ, those of one network together."""
 
-import pickle
 from collections.abc import Hashable, Sequence
 from hashlib import sha256
-from inspect import isroutine
 from io import BytesIO
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from engram.client.memory import MemoryStore
 from engram.cohort.trainer.chunks import Asked, Chunk, Parts
-from engram.cohort.trainer.client_memory import Memory
 from engram.cohort.trainer.trainer import Engine, Trainer
 from engram.core.checks import must
-from engram.core.method_shapes import Shapes
 from engram.core.process_modes import drawing
 from engram.core.slots import flat
 from engram.core.tree import select
@@ -31,11 +27,11 @@ if TYPE_CHECKING:
 class MixedTrainer(Trainer):
     """Trains clients, each on the network that a function of its name returns.
 
-    Clients are stacked if their modules have the same layers, attributes and start. The trainer
-    itself has the first client's network, and an outcome has the clients network by network.
+    Those whose modules are alike, attributes and start included, are stacked. The trainer itself
+    has the first client's network. Outcomes have the clients network by network.
 
     For the arguments, and what is raised, see ``Trainer``. It also refuses methods that share
-    parameters, or statistics whose shapes differ by client.
+    parameters, or statistics whose shapes depend on the client.
     """
 
     def __init__(
@@ -48,20 +44,38 @@ class MixedTrainer(Trainer):
         noise: "Noise | None" = None,
         covers: bool = False,
     ) -> None:
+        self._others: dict[int, Trainer] = {}
         first, *others = _groups(experiment, data)
         own = experiment.for_client(first[0], data.names)
         super().__init__(own, data, store, engine=engine, noise=noise, covers=covers)
         self.experiment = experiment
-        self._others: dict[int, Trainer] = {}
-        _check(experiment, [self.shapes] * 2, [])
+        self._check_exchange(self, first)
         for clients in others:
             own = experiment.for_client(clients[0], data.names)
             other = Trainer(own, data, store, engine=engine, noise=noise, covers=covers)
-            names = [data.names.get(client, client) for client in (first[0], clients[0])]
-            _check(experiment, [self.shapes, other.shapes], names)
+            self._check_exchange(other, [first[0], clients[0]])
             self._others |= dict.fromkeys(clients, other)
             self.block = min(self.block, other.block)
             self.bytes_each = max(self.bytes_each, other.bytes_each)
+
+    def _check_exchange(self, other: Trainer, clients: Sequence[int]) -> None:
+        e, each = self.experiment, [one.shapes for one in (self, other)]
+        one, two = (flat(own.common) | flat(own.own) | flat(own.sent) for own in each)
+        if any(other.method.kinds[path.partition("/")[0]] != "statistic" for path in two):
+            expected = "fedproto, local, or one with personal=* (as for votes of knn-per), where "
+            expected += "networks differ by client and no parameters can be shared"
+            raise Refused(must("method", e.method, expected))
+        for path, leaf in one.items():
+            if leaf.shape != two[path].shape:
+                who = [self.data.names.get(client, client) for client in clients]
+                what = [
+                    f"{tuple(x.shape)} of client {name}"
+                    for x, name in zip((leaf, two[path]), who, strict=True)
+                ]
+                expected = f"networks whose representations are equally wide: {e.method} shares"
+                raise Refused(
+                    f"model {e.model} must return {expected} {path}, got {' and '.join(what)}"
+                )
 
     def parted(self, clients: Sequence[int]) -> list[tuple[Trainer, list[int]]]:
         """Returns who trains these clients, each with their positions among them."""
@@ -78,41 +92,10 @@ class MixedTrainer(Trainer):
             parts += Trainer.chunk(trainer, asked, Chunk(numbers, clients, select(chunk.own, some)))
         return parts
 
-    def recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
-        """Returns clients' memories from rounds before the given one."""
-        found: dict[int, Memory] = {}
-        for trainer, some in self.parted(clients):
-            each = Trainer.recalled(trainer, [clients[i] for i in some], before=before)
-            found |= zip(some, each, strict=True)
-        return [found[i] for i in range(len(clients))]
-
     def lend(self, store: MemoryStore) -> None:
         """Keeps clients' memories in another store from now on."""
         for trainer in {self, *self._others.values()}:
             Trainer.lend(trainer, store)
-
-
-def _check(e: "Experiment", shapes: Sequence[Shapes], names: Sequence[object]) -> None:
-    """Refuses what two networks cannot exchange: parameters, or statistics of other shapes.
-
-    ``names`` are a client's with each network.
-    """
-    each = [flat(own.common) | flat(own.own) | flat(own.sent) for own in shapes]
-    kinds, (one, two) = shapes[0].method.kinds, each
-    if shared := [path for path in {**one, **two} if kinds[path.split("/")[0]] != "statistic"]:
-        expected = (
-            "fedproto or local where networks differ by client, or have personal=* (as for votes "
-            f"of knn-per), so that no parameters are shared, such as {shared[0]}"
-        )
-        raise Refused(must("method", e.method, expected))
-    for path in one:
-        wide = [tuple(leaves[path].shape) for leaves in each]
-        if wide[0] != wide[1]:
-            got = " and ".join(
-                f"{at} of client {name}" for at, name in zip(wide, names, strict=True)
-            )
-            expected = f"networks with as wide a representation each, for {e.method} shares {path}"
-            raise Refused(f"model {e.model} must make {expected}, got shapes {got}")
 
 
 def _groups(e: "Experiment", data: FederatedData) -> list[list[int]]:
@@ -121,7 +104,7 @@ def _groups(e: "Experiment", data: FederatedData) -> list[list[int]]:
     Raises:
         Refused: The function of the clients' names fails.
     """
-    found, held = dict[Hashable, list[int]](), list[object]()
+    found: dict[Hashable, list[int]] = {}
     for client in range(e.num_clients):
         if not any(len(split.rows[client]) for split in data[:2]):
             continue
@@ -132,40 +115,17 @@ def _groups(e: "Experiment", data: FederatedData) -> list[list[int]]:
                 module = make()
         except Exception as error:  # of anybody's function
             why = one_line(f"{type(error).__name__}: {error}")
-            name = data.names.get(client, client)
-            raise Refused(f"model {e.model} has no network for client {name}: {why}") from error
-        found.setdefault(_form(module, held), []).append(client)
+            who = data.names.get(client, client)
+            raise Refused(f"model {e.model} returns no network for client {who}: {why}") from error
+        found.setdefault(_form(module), []).append(client)
     return [*found.values()]
 
 
-def _form(module: nn.Module, held: list[object]) -> Hashable:
-    """Returns what is equal for modules that compute the same from the same start.
-
-    What it identifies by its place in memory is added to ``held``, so that nothing else gets it.
-    """
+def _form(module: nn.Module) -> Hashable:
+    """Returns what is equal for modules that compute alike; of some it is the module itself."""
     file = BytesIO()
     try:
-        _Form(file, held).dump(module)
-    except Exception:  # as anybody's attribute may raise: such a network is alone
-        held.append(module)
-        return id(module)
+        torch.save(module, file)
+    except Exception:  # of a class within a function, for one, which no pickle can name
+        return module
     return sha256(file.getvalue()).digest()
-
-
-class _Form(pickle.Pickler):
-    """Pickles a module with digests of its tensors, and its functions and types by identity."""
-
-    def __init__(self, file: BytesIO, held: list[object]) -> None:
-        super().__init__(file)
-        self._held, self._tensors = held, dict[int, int]()
-
-    def persistent_id(self, x: object) -> object:
-        """Returns what stands in the pickle for an object; None for the object itself."""
-        if isinstance(x, Tensor):
-            number = self._tensors.setdefault(id(x), len(self._tensors))  # which layers may share
-            values = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-            return number, str(x.dtype), tuple(x.shape), x.requires_grad, sha256(values).digest()
-        if isinstance(x, type) or isroutine(x):  # of a notebook, too, where no pickle has them
-            self._held.append(x)
-            return id(x)
-        return None
