@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from engram.core.machine import check_rows
 from engram.data.lazy import Place
-from engram.networks.registry import CHARACTERS, TEXTS, TORCHVISION, own_network
+from engram.networks.registry import CHARACTERS, TEXTS, TORCHVISION, maker
 from engram.settings.errors import DataError
 
 _log = getLogger("flwr.engram")
@@ -61,7 +61,7 @@ class Shaping(NamedTuple):
     def of(cls, model: str, images: Any) -> Self:
         """Reads the setting ``images`` for a network of this name."""
         takes_images = model in ("cnn", "resnet") or model.startswith(TORCHVISION)
-        whole = model in (*CHARACTERS, *TEXTS) or own_network(model) is not None
+        whole = model in (*CHARACTERS, *TEXTS) or maker(model) is not None
         return cls(images, takes_images, whole)
 
     def rows(self, place: Place, x: _Array, *, several: bool = False) -> _Array:

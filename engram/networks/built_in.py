@@ -18,15 +18,7 @@ from engram.core.checks import require
 from engram.core.derivatives import vectorized
 from engram.core.types import Params
 from engram.networks.base import Inputs, Model, Statistics, moved
-from engram.networks.registry import (
-    BUILT_IN,
-    CHARACTERS,
-    FLAT,
-    NETWORKS,
-    TEXTS,
-    is_known,
-    own_network,
-)
+from engram.networks.registry import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known, maker
 
 Norm = Literal["batch", "group"]
 
@@ -67,7 +59,7 @@ def network(
     )
     from engram.networks.module import from_module  # noqa: PLC0415 - most runs have one small network
 
-    own = own_network(name)
+    own = maker(name)
     make = built_in_module(name, example, outputs, hidden, tokens) if own is None else own
     make = with_group_norm(make) if norm == "group" else make
     model = from_module(make, example, generator=generator, statistics=statistics)
@@ -83,7 +75,7 @@ def count_parameters(
     who wrote it knows what making it does.
     """
     _check(name, example)
-    if own_network(name) is not None:
+    if maker(name) is not None:
         return 0
     if name in FLAT:
         shape = example.shape[1:]

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
-from inspect import Parameter, isfunction, ismethod, signature
+from inspect import signature
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from engram.core.checks import require
@@ -53,11 +54,11 @@ def model(make: _M, name: str = "") -> _M:
 
 def is_known(name: str) -> bool:
     """Returns whether there is a network of this name."""
-    return _is_built_in(name) or own_network(name) is not None
+    return _is_built_in(name) or maker(name) is not None
 
 
-def own_network(name: str) -> "nn.Module | Callable[[], nn.Module] | None":
-    """Returns a user's network by its name, or by NAME:CLIENT a client's; None if there is none."""
+def maker(name: str) -> "nn.Module | Callable[[], nn.Module] | None":
+    """Returns a user's network by its name, or a client's by NAME:CLIENT; None if there is none."""
     found: nn.Module | Callable[[], nn.Module] | None = NETWORKS.get(name)
     if is_one_clients(name):
         whole, _, client = name.partition(":")
@@ -71,14 +72,12 @@ def is_one_clients(name: str) -> bool:
 
 
 def differs_by_client(name: str) -> bool:
-    """Returns whether a network is a function of the client's name, its only needed argument."""
+    """Returns whether a network is a function of one argument, the client's name."""
     make = NETWORKS.get(name)
-    # A class, or a module, may need an argument that is no name.
-    if not (isfunction(make) or ismethod(make) or isinstance(make, partial)):
+    if not isinstance(make, FunctionType | MethodType | partial):  # a class has other arguments
         return False
-    parameters = signature(make).parameters.values()
-    ordered = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
-    return sum(p.default is p.empty and p.kind in ordered for p in parameters) == 1
+    needed = [p for p in signature(make).parameters.values() if p.default is p.empty]
+    return len([p for p in needed if "VAR" not in p.kind.name]) == 1
 
 
 def _is_built_in(name: str) -> bool:

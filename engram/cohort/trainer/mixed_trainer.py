@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from hashlib import sha256
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
@@ -16,12 +16,18 @@ from engram.core.process_modes import drawing
 from engram.core.slots import flat
 from engram.core.tree import select
 from engram.data.federated import FederatedData
-from engram.networks.registry import own_network
+from engram.networks.registry import maker
 from engram.settings.errors import Refused, one_line
 
 if TYPE_CHECKING:
     from engram.guards.noise import Noise
     from engram.settings.experiment import Experiment
+
+
+_ALONE: Final = (
+    "fedproto, local, or one with personal=* (as for votes of knn-per) where networks differ by "
+    "client, for then no parameters can be shared"
+)
 
 
 class MixedTrainer(Trainer):
@@ -59,23 +65,16 @@ class MixedTrainer(Trainer):
             self.bytes_each = max(self.bytes_each, other.bytes_each)
 
     def _check_exchange(self, other: Trainer, clients: Sequence[int]) -> None:
-        e, each = self.experiment, [one.shapes for one in (self, other)]
+        e, each = self.experiment, [trainer.shapes for trainer in (self, other)]
         one, two = (flat(own.common) | flat(own.own) | flat(own.sent) for own in each)
         if any(other.method.kinds[path.partition("/")[0]] != "statistic" for path in two):
-            expected = "fedproto, local, or one with personal=* (as for votes of knn-per), where "
-            expected += "networks differ by client and no parameters can be shared"
-            raise Refused(must("method", e.method, expected))
+            raise Refused(must("method", e.method, _ALONE))
         for path, leaf in one.items():
-            if leaf.shape != two[path].shape:
-                who = [self.data.names.get(client, client) for client in clients]
-                what = [
-                    f"{tuple(x.shape)} of client {name}"
-                    for x, name in zip((leaf, two[path]), who, strict=True)
-                ]
-                expected = f"networks whose representations are equally wide: {e.method} shares"
-                raise Refused(
-                    f"model {e.model} must return {expected} {path}, got {' and '.join(what)}"
-                )
+            if (wanted := tuple(leaf.shape)) != (shape := tuple(two[path].shape)):
+                a, b = (self.data.names.get(client, client) for client in clients)
+                why = f"{e.method} shares {path} of shape {wanted}"
+                expected = f"as wide for client {b} as for client {a}, since {why}"
+                raise Refused(must("representations", shape, expected))
 
     def parted(self, clients: Sequence[int]) -> list[tuple[Trainer, list[int]]]:
         """Returns who trains these clients, each with their positions among them."""
@@ -108,7 +107,7 @@ def _groups(e: "Experiment", data: FederatedData) -> list[list[int]]:
     for client in range(e.num_clients):
         if not any(len(split.rows[client]) for split in data[:2]):
             continue
-        make = own_network(e.for_client(client, data.names).model)
+        make = maker(e.for_client(client, data.names).model)
         assert callable(make)  # for mypy: it is a function of the client's name
         try:
             with drawing(e.seed):  # so that modules with the same layers draw the same numbers
