@@ -269,9 +269,10 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
         start = model.init(generator())
         check_fit(model, start, task_of(e.task, e.loss), tried, kind.outputs)
         local = e.statistics == "local"
+        if e.personal == "*" and is_one_clients(e.model):
+            return model._replace(personal=frozenset(start))
         if e.personal or (local and model.running):
-            alone = is_one_clients(e.model)
-            model = with_personal(model, start, personal=e.personal, running=local, alone=alone)
+            model = with_personal(model, start, personal=e.personal, running=local)
         return model
     except ValueError as error:
         hint = _HINT if _LAST.fullmatch(kind.inputs) and e.images == "auto" else ""

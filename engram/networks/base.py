@@ -140,9 +140,7 @@ def matching(
     return found
 
 
-def with_personal(
-    model: Model, names: Iterable[str], *, personal: str, running: bool, alone: bool = False
-) -> Model:
+def with_personal(model: Model, names: Iterable[str], *, personal: str, running: bool) -> Model:
     """Returns the network with personal parameters.
 
     Args:
@@ -151,7 +149,6 @@ def with_personal(
         personal: Patterns of names, with commas, such as ``head.*``: whatever matches one is
             personal; after a ``!``, whatever matches none.
         running: Whether running statistics are personal, too.
-        alone: Whether it is one client's, all of which may be personal.
 
     Raises:
         ValueError: If a pattern matches nothing, or nothing is left to share.
@@ -162,7 +159,7 @@ def with_personal(
     if patterns := [pattern.strip() for pattern in text.split(",") if pattern.strip()]:
         matched = matching(model, called, dict.fromkeys(patterns, 0.0), "personal").keys()
         found |= matched if text == personal else called.keys() - matched
-    if not (alone or called.keys() - found - model.running):
+    if not called.keys() - found - model.running:
         expected = "less than all parameters: clients learn some together"
         raise ValueError(must("personal", personal, expected))
     return model._replace(personal=frozenset(found))

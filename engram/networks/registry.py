@@ -59,11 +59,10 @@ def is_known(name: str) -> bool:
 
 def maker(name: str) -> "nn.Module | Callable[[], nn.Module] | None":
     """Returns a user's network by its name, or a client's by NAME:CLIENT; None if there is none."""
-    found: nn.Module | Callable[[], nn.Module] | None = NETWORKS.get(name)
-    if is_one_clients(name):
-        whole, _, client = name.partition(":")
-        found = partial(NETWORKS[whole], int(client) if client.isdecimal() else client)
-    return found
+    if not is_one_clients(name):
+        return NETWORKS.get(name)
+    whole, _, client = name.partition(":")
+    return partial(NETWORKS[whole], int(client) if client.isdecimal() else client)
 
 
 def is_one_clients(name: str) -> bool:

@@ -114,8 +114,7 @@ class Rounds(NamedTuple):
     def of(cls, experiment: Experiment, kind: Kind, noise: Noise, names: Names = UNNAMED) -> Self:
         """Builds the server's side of an experiment, for clients with this kind of data.
 
-        Where networks differ by the clients' ``names``, it is of the first client's: what all of
-        them exchange is alike.
+        Clients whose networks differ, by their ``names``, exchange arrays of the same shapes.
 
         Raises:
             Refused: The method does not go with the network, the data or the machine.

@@ -461,7 +461,7 @@ def test_models_of_a_module_are_its_own_parameters(tmp_path):
 
 
 @pytest.mark.usefixtures("plug_ins")
-def test_a_run_of_an_unknmaker_can_be_looked_at(tmp_path, monkeypatch):
+def test_a_run_of_an_unknown_network_can_be_looked_at(tmp_path, monkeypatch):
     own = {"method": "fedavg", "model": lambda: torch.nn.Linear(5, 2)}
     run = engram.simulate(clients(), **own, out=tmp_path / "run", **QUICK)
     monkeypatch.delitem(NETWORKS, "<lambda>")

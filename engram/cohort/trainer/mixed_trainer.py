@@ -1,12 +1,12 @@
 """Trains clients whose networks differ, those of one network together."""
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from io import BytesIO
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from engram.client.memory import MemoryStore
 from engram.cohort.trainer.chunks import Asked, Chunk, Parts
@@ -24,20 +24,14 @@ if TYPE_CHECKING:
     from engram.settings.experiment import Experiment
 
 
-_ALONE: Final = (
-    "fedproto, local, or one with personal=* (as for votes of knn-per) where networks differ by "
-    "client, for then no parameters can be shared"
-)
-
-
 class MixedTrainer(Trainer):
     """Trains clients, each on the network that a function of its name returns.
 
     Those whose modules are alike, attributes and start included, are stacked. The trainer itself
-    has the first client's network. Outcomes have the clients network by network.
+    has the first client's network. Outcomes have the clients network by network. See ``Trainer``.
 
-    For the arguments, and what is raised, see ``Trainer``. It also refuses methods that share
-    parameters, or statistics whose shapes depend on the client.
+    Raises:
+        Refused: Also if the method shares parameters, or statistics of several shapes.
     """
 
     def __init__(
@@ -52,13 +46,13 @@ class MixedTrainer(Trainer):
     ) -> None:
         self._others: dict[int, Trainer] = {}
         first, *others = _groups(experiment, data)
-        own = experiment.for_client(first[0], data.names)
-        super().__init__(own, data, store, engine=engine, noise=noise, covers=covers)
+        one = experiment.for_client(first[0], data.names)
+        super().__init__(one, data, store, engine=engine, noise=noise, covers=covers)
         self.experiment = experiment
         self._check_exchange(self, first)
         for clients in others:
-            own = experiment.for_client(clients[0], data.names)
-            other = Trainer(own, data, store, engine=engine, noise=noise, covers=covers)
+            one = experiment.for_client(clients[0], data.names)
+            other = Trainer(one, data, store, engine=engine, noise=noise, covers=covers)
             self._check_exchange(other, [first[0], clients[0]])
             self._others |= dict.fromkeys(clients, other)
             self.block = min(self.block, other.block)
@@ -68,13 +62,14 @@ class MixedTrainer(Trainer):
         e, each = self.experiment, [trainer.shapes for trainer in (self, other)]
         one, two = (flat(own.common) | flat(own.own) | flat(own.sent) for own in each)
         if any(other.method.kinds[path.partition("/")[0]] != "statistic" for path in two):
-            raise Refused(must("method", e.method, _ALONE))
+            alone = "fedproto, local, or with personal=* (as for knn-per), where networks differ by"
+            raise Refused(must("method", e.method, f"{alone} client: no parameters can be shared"))
         for path, leaf in one.items():
-            if (wanted := tuple(leaf.shape)) != (shape := tuple(two[path].shape)):
+            if (shape := two[path].shape) != leaf.shape:
                 a, b = (self.data.names.get(client, client) for client in clients)
-                why = f"{e.method} shares {path} of shape {wanted}"
+                why = f"{e.method} shares {path} of shape {tuple(leaf.shape)}"
                 expected = f"as wide for client {b} as for client {a}, since {why}"
-                raise Refused(must("representations", shape, expected))
+                raise Refused(must("representations", tuple(shape), expected))
 
     def parted(self, clients: Sequence[int]) -> list[tuple[Trainer, list[int]]]:
         """Returns who trains these clients, each with their positions among them."""
@@ -116,15 +111,9 @@ def _groups(e: "Experiment", data: FederatedData) -> list[list[int]]:
             why = one_line(f"{type(error).__name__}: {error}")
             who = data.names.get(client, client)
             raise Refused(f"model {e.model} returns no network for client {who}: {why}") from error
-        found.setdefault(_form(module), []).append(client)
+        form: Hashable = (file := BytesIO())
+        with suppress(Exception):  # as of a class within a function: the module trains alone
+            torch.save(module, file)
+            form = sha256(file.getvalue()).digest()
+        found.setdefault(form, []).append(client)
     return [*found.values()]
-
-
-def _form(module: nn.Module) -> Hashable:
-    """Returns what is equal for modules that compute alike; of some it is the module itself."""
-    file = BytesIO()
-    try:
-        torch.save(module, file)
-    except Exception:  # of a class within a function, for one, which no pickle can name
-        return module
-    return sha256(file.getvalue()).digest()
