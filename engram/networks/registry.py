@@ -27,7 +27,7 @@ BUILT_IN: Final = (*FLAT, "resnet", *CHARACTERS, *TEXTS)
 TORCHVISION: Final = "torchvision:"
 """Before the name of a classification network of torchvision's."""
 
-NETWORKS: Registry["nn.Module | Callable[[], nn.Module]"] = Registry()
+NETWORKS: Registry["nn.Module | Callable[..., nn.Module]"] = Registry()
 """Modules of users, or what makes them, by name."""
 
 _M = TypeVar("_M", bound="nn.Module | Callable[..., nn.Module]")
@@ -57,12 +57,13 @@ def is_known(name: str) -> bool:
     return _is_built_in(name) or maker(name) is not None
 
 
-def maker(name: str) -> "nn.Module | Callable[[], nn.Module] | None":
+def maker(name: str) -> "nn.Module | Callable[..., nn.Module] | None":
     """Returns a user's network by its name, or a client's by NAME:CLIENT; None if there is none."""
-    if not is_one_clients(name):
-        return NETWORKS.get(name)
-    whole, _, client = name.partition(":")
-    return partial(NETWORKS[whole], int(client) if client.isdecimal() else client)
+    found: nn.Module | Callable[..., nn.Module] | None = NETWORKS.get(name)
+    if is_one_clients(name):
+        whole, _, client = name.partition(":")
+        found = partial(NETWORKS[whole], int(client) if client.isdecimal() else client)
+    return found
 
 
 def is_one_clients(name: str) -> bool:

@@ -67,9 +67,8 @@ class MixedTrainer(Trainer):
         for path, leaf in one.items():
             if (shape := two[path].shape) != leaf.shape:
                 a, b = (self.data.names.get(client, client) for client in clients)
-                why = f"{e.method} shares {path} of shape {tuple(leaf.shape)}"
-                expected = f"as wide for client {b} as for client {a}, since {why}"
-                raise Refused(must("representations", tuple(shape), expected))
+                wide = f"as wide for client {b} as for {a}, to share {path} of {tuple(leaf.shape)}"
+                raise Refused(must("representations", tuple(shape), wide))
 
     def parted(self, clients: Sequence[int]) -> list[tuple[Trainer, list[int]]]:
         """Returns who trains these clients, each with their positions among them."""
