@@ -20,6 +20,7 @@ from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.accounting.client_epsilon import ASKED
 from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
+from engram.networks.registry import differs_by_client
 from engram.runs.checkpoints import Checkpoint
 from engram.runs.run import Run
 from engram.runs.writer import Memories, RunWriter
@@ -82,6 +83,8 @@ def run(
         raise Refused(must("clock", e.clock, "empty on nodes, whose time passes by itself"))
     if e.elsewhere and engine == "flower":
         raise Refused(must("elsewhere", e.elsewhere, "0 on nodes, whose rows stay where they are"))
+    if differs_by_client(e.model) and engine == "flower":
+        raise Refused(must("model", e.model, "the same for all clients on nodes"))
     if e.buffer_size and not e.clock and not grid.joins:
         expected = "drawn, or a CSV file, for buffered rounds of a simulation"
         raise Refused(must("clock", e.clock, expected))

@@ -9,6 +9,7 @@ import torch
 from engram.client.hosts.base import Opening, hosts
 from engram.client.requests import Request, asked_clients, durable_of, read_whole, round_of
 from engram.cohort.trainer.chunks import Share, in_order, score
+from engram.cohort.trainer.mixed_trainer import MixedTrainer
 from engram.cohort.trainer.trainer import Received, Trainer
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
@@ -20,6 +21,7 @@ from engram.data.load_federation import federated_data, own_data
 from engram.data.standardize import told, warn_of_scales
 from engram.data.texts import told_words
 from engram.guards.compression.codes import CODE
+from engram.networks.registry import differs_by_client
 from engram.scoring.score_clients import Scores
 from engram.settings.errors import REFUSED, EngramError, Refused, brief
 from engram.settings.network import NetworkMethod
@@ -170,7 +172,8 @@ def _open(opening: Opening) -> LocalHost:
 def hosted_by(opening: Opening, data: FederatedData) -> LocalHost:
     """Returns the host of an opening's clients, with loaded data."""
     e, store, engine, noise = opening.experiment, opening.store, opening.engine, opening.noise
-    trainer = Trainer(e, data, store, engine=engine, noise=noise, covers=opening.covers)
+    kind = MixedTrainer if differs_by_client(e.model) else Trainer
+    trainer = kind(e, data, store, engine=engine, noise=noise, covers=opening.covers)
     return LocalHost(trainer, least_drawn=opening.least_drawn)
 
 

@@ -25,7 +25,7 @@ from engram.networks.base import Inputs, Model, UnknownToken, with_personal
 from engram.networks.built_in import count_parameters, network
 from engram.networks.layer_units import with_units
 from engram.networks.loss_fit import check_fit
-from engram.networks.registry import CHARACTERS, TEXTS
+from engram.networks.registry import CHARACTERS, TEXTS, differs_by_client, is_one_clients
 from engram.scoring.tasks import task_of
 from engram.settings.errors import UNNAMED, DataError, Names, Refused, one_line
 
@@ -232,6 +232,9 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
         Refused: If the network does not fit the data, or there is nothing to tell apart.
     """
     e = experiment
+    if differs_by_client(e.model):
+        expected = "one network for all clients here (those that differ by client are trained in "
+        raise Refused(must("model", e.model, f"{expected}one process, and opened one by one)"))
     if e.task == "classification" and kind.outputs < 2:
         raise Refused(f"number of classes must be at least 2, got {kind.outputs}")
     generator = partial(torch_generator, e.seed, Stream.MODEL)
@@ -266,6 +269,8 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
         start = model.init(generator())
         check_fit(model, start, task_of(e.task, e.loss), tried, kind.outputs)
         local = e.statistics == "local"
+        if e.personal == "*" and is_one_clients(e.model):
+            return model._replace(personal=frozenset(start))
         if e.personal or (local and model.running):
             model = with_personal(model, start, personal=e.personal, running=local)
         return model

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from engram.core.machine import check_rows
 from engram.data.lazy import Place
-from engram.networks.registry import CHARACTERS, NETWORKS, TEXTS, TORCHVISION
+from engram.networks.registry import CHARACTERS, TEXTS, TORCHVISION, maker
 from engram.settings.errors import DataError
 
 _log = getLogger("flwr.engram")
@@ -61,7 +61,8 @@ class Shaping(NamedTuple):
     def of(cls, model: str, images: Any) -> Self:
         """Reads the setting ``images`` for a network of this name."""
         takes_images = model in ("cnn", "resnet") or model.startswith(TORCHVISION)
-        return cls(images, takes_images, model in (*CHARACTERS, *TEXTS, *NETWORKS))
+        whole = model in (*CHARACTERS, *TEXTS) or maker(model) is not None
+        return cls(images, takes_images, whole)
 
     def rows(self, place: Place, x: _Array, *, several: bool = False) -> _Array:
         """Returns rows (n, ...) of one type as a network takes them.

@@ -99,13 +99,15 @@ def _of_able(data: FederatedData, clients: Sequence[int], e: Experiment) -> Fede
     out = data.validation or data.train._replace(rows=[own[:0] for own in data.train.rows])
     parts = data.train, out, data.test
     sizes = [(client, *(len(part.rows[client]) for part in parts)) for client in clients]
-    alone = any(len(data.train.rows[client]) == 1 for client in clients)
-    least = model_for(e, data.kind).least_rows if alone else 1
+    lone = [c for c in clients if len(data.train.rows[c]) == 1]
+    each = {own.model: own for own in (e.for_client(c, data.names) for c in lone)}.values()
+    least = max((model_for(own, data.kind).least_rows for own in each), default=1)
     found = shortage(sizes, e, least=least)
     try:
         check_shortage(found, len(clients), e, data.names)
     except DataError as error:
-        raise together(error, partial(check_fit, e, data.kind)) from error
+        own = e.for_client(clients[0], data.names)
+        raise together(error, partial(check_fit, own, data.kind)) from error
 
     def without(split: Split) -> Split:
         rows = [own[:0] if c in found.left_out else own for c, own in enumerate(split.rows)]

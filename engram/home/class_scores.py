@@ -79,7 +79,8 @@ def predicted(record: Run, suffix: str = "") -> tuple[list[str], Array, Array]:
     for client in (c for c in results["clients"]["ids"] if c not in unseen):
         rows = torch.from_numpy(np.sort(query_rows(e, test, client)))
         x, targets = test.take(rows, exact=True)
-        module = learned.module(learned.personal(client), learned.network_of(client), client)
+        own = learned.of_client(client)
+        module = own.module(own.personal(client), own.network_of(client), client)
         outputs = outputs_of(module, x, len(rows)).double().softmax(1)
         p.append(outputs.movedim(1, -1).flatten(0, -2).numpy())
         y.append(targets.flatten().numpy())

@@ -213,6 +213,7 @@ def package_of(learned: LearnedNetworks, client: int | None) -> Package:
     if client is None:
         module, kind = common_model(learned), learned.kind
     else:
+        learned = learned.of_client(client)
         module = learned.module(learned.personal(client), learned.network_of(client), client)
         kind = learned.kind_of(client)
     notes = notes_on(learned, module, common=client is None)

@@ -1,8 +1,10 @@
 """Networks of a run: the common one, and those that serve clients."""
 
 from collections.abc import Iterator, Set
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from engram.data.load_federation import federated_data
 from engram.data.readers.in_memory import read_given
 from engram.data.schema.columns import Kind
 from engram.data.standardize import in_units, own_units, standardized_by
-from engram.home.learned import Learned
+from engram.home.learned import Learned, Origin
 from engram.home.prediction_intervals import Columns, columns_of, outputs_of, targets_as_columns
 from engram.home.serving import check_finite, is_settled, plain_module, served_of, settled
 from engram.networks.base import Model
@@ -85,6 +87,20 @@ class LearnedNetworks(Learned):
             Refused: If this process does not know it.
         """
         return model_for(self.experiment, self.kind)
+
+    def of_client(self, client: int) -> Self:
+        """Returns the run's models with a client's own network, where networks differ by client."""
+        e = self.experiment.for_client(client, self.names)
+        if e is self.experiment:
+            return self
+        found = copy(self)
+        found.experiment = e
+        return found
+
+    def origin(self, client: int | str | None, rows: str = "") -> Origin:
+        """Returns the origin of a client's model, or the common one, with its network's name."""
+        found = super().origin(client, rows)
+        return found._replace(settings=found.settings | {"model": self.experiment.model})
 
     def network_of(self, client: int) -> Model:
         """Returns the network in a client's units; see ``kind_of``."""
@@ -224,17 +240,19 @@ class LearnedNetworks(Learned):
         Raises:
             Refused: As ``personal``; or there are several networks.
         """
-        served = self.personal(client)
+        own = self.of_client(client)
+        served = own.personal(client)
         if served.weights is not None:
             several = f"a mixture of {len(served.models)} models"
             raise Refused(f"{self.experiment.method} serves clients by {several}")
-        return self.parameters(served, served.models[0].keys())
+        return own.parameters(served, served.models[0].keys())
 
     def predictions(self, client: int) -> Columns:
         """Returns targets and predictions of a client's test rows, as columns."""
         rows = torch.from_numpy(np.sort(self.data.test.rows[client]))
         (x, y), targets = self.data.test.take(rows, exact=True), TASKS[self.experiment.task].targets
-        module = self.module(self.personal(client), self.network_of(client), client)
+        own = self.of_client(client)
+        module = own.module(own.personal(client), own.network_of(client), client)
         outputs, classes = outputs_of(module, x, len(rows)), self.kind.class_names
         return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)
 

@@ -18,7 +18,7 @@ from engram.core.checks import require
 from engram.core.derivatives import vectorized
 from engram.core.types import Params
 from engram.networks.base import Inputs, Model, Statistics, moved
-from engram.networks.registry import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known
+from engram.networks.registry import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known, maker
 
 Norm = Literal["batch", "group"]
 
@@ -59,11 +59,11 @@ def network(
     )
     from engram.networks.module import from_module  # noqa: PLC0415 - most runs have one small network
 
-    own = name in NETWORKS
-    make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden, tokens)
+    own = maker(name)
+    make = built_in_module(name, example, outputs, hidden, tokens) if own is None else own
     make = with_group_norm(make) if norm == "group" else make
     model = from_module(make, example, generator=generator, statistics=statistics)
-    return model if own else model._replace(drawn=False)  # they hold no constants
+    return model if own is not None else model._replace(drawn=False)  # they hold no constants
 
 
 def count_parameters(
@@ -75,7 +75,7 @@ def count_parameters(
     who wrote it knows what making it does.
     """
     _check(name, example)
-    if name in NETWORKS:
+    if maker(name) is not None:
         return 0
     if name in FLAT:
         shape = example.shape[1:]

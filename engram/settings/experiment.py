@@ -9,10 +9,11 @@ from pydantic import ValidationError
 
 from engram.core.checks import Fault, brief, must
 from engram.guards.facts import Fact
+from engram.networks.registry import differs_by_client
 from engram.settings.base import SharedSettings
 from engram.settings.conflicts import facts_of, parts_of
 from engram.settings.data import DataSettings, with_schema
-from engram.settings.errors import Refused, one_line
+from engram.settings.errors import Names, Refused, one_line
 from engram.settings.families import METHODS, Method, unknown_method
 from engram.settings.fields import (
     Scalar,
@@ -220,6 +221,12 @@ class Experiment(SharedSettings, Folders):
     def covers_clients(self) -> bool:
         """Whether all that leaves a client has noise, its scores and failures too."""
         return Fact.COVERED in self.facts
+
+    def for_client(self, client: int, names: Names) -> Self:
+        """Returns the experiment with one client's network, where networks differ by client."""
+        if not differs_by_client(self.model):
+            return self
+        return self.model_copy(update={"model": f"{self.model}:{names.get(client, client)}"})
 
     def on_machine(self, own: Mapping[str, Any]) -> Self:
         """Returns the experiment with the machine's own values of ``MachineSettings``.

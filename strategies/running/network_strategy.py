@@ -118,7 +118,7 @@ class Federated(RunStrategy):
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run: the experiment's network, merge and cohorts."""
-        return cls(Rounds.of(experiment, roster.kind, noise), roster)
+        return cls(Rounds.of(experiment, roster.kind, noise, roster.names), roster)
 
     def _hold(self, slots: Slots) -> Params:
         """Returns the server's slots that are sent to all clients unchanged; holds the others."""

@@ -111,16 +111,19 @@ class Rounds(NamedTuple):
     axes: Callable[[], Mapping[str, Sequence[int]]] = dict
 
     @classmethod
-    def of(cls, experiment: Experiment, kind: Kind, noise: Noise) -> Self:
+    def of(cls, experiment: Experiment, kind: Kind, noise: Noise, names: Names = UNNAMED) -> Self:
         """Builds the server's side of an experiment, for clients with this kind of data.
+
+        Clients whose networks differ, by their ``names``, exchange arrays of the same shapes.
 
         Raises:
             Refused: The method does not go with the network, the data or the machine.
         """
-        method, shapes, running = server_side(experiment, kind)
+        own = experiment.for_client(0, names)
+        method, shapes, running = server_side(own, kind)
         _check_codes(experiment, shapes, running)
         merge = Merge(experiment, method, running, noise)
-        return cls(merge, shapes, partial(client_axes, experiment, kind))
+        return cls(merge, shapes, partial(client_axes, own, kind))
 
     @property
     def settings(self) -> Experiment:

@@ -110,6 +110,13 @@ def score(
 
     Slots that clients kept up to this round are used; the rest is as for ``Trainer.train``.
     """
+    if len(parted := trainer.parted(clients)) > 1 or parted[0][0] is not trainer:
+        each = [(one, [clients[i] for i in some], select(own, some)) for one, some in parted]
+        scores = [
+            score(one, common, whom, server_round=server_round, own=mine, share=share)
+            for one, whom, mine in each
+        ]
+        return trainer.scorer.joined(scores, [some for _, some in parted])
     memories = trainer.recalled(clients, before=server_round + 1)
     common, own = trainer.empty | trainer.receive(common), trainer.receive(own)
     blocks = trainer.scorer.blocks(clients, memories)

@@ -402,6 +402,10 @@ class Trainer:
         # Flower's own strategies compute in numpy, and some return float64.
         return tree_map(methodcaller("to", self.experiment.device, torch.float32), slots)
 
+    def parted(self, clients: Sequence[int]) -> list[tuple["Trainer", list[int]]]:
+        """Returns who trains these clients, each with their positions among them."""
+        return [(self, [*range(len(clients))])]
+
     def recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
         """Returns clients' memories from rounds before the given one."""
         return [self._memories.recall(client, before=before) for client in clients]
