@@ -167,8 +167,13 @@ def test_logistic_regressions_are_scikit_learn_s_at_each_strength():
     two, noisy = (X[:, 0] > 0).astype(int), RNG.integers(0, 2, 400)  # the first are separable
     three, wide = np.digitize(X[:, 1], [-0.5, 0.5]), RNG.normal(size=(400, 210))
     strengths = (0.1, 1e-3, 1.0)
-    x = X.astype(float)
-    for x, y, within in ((x, two, 1e-6), (x, noisy, 1e-6), (x, three, 5e-3), (wide, noisy, 5e-3)):
+    own = X.astype(float)
+    for x, y, within in (
+        (own, two, 1e-6),
+        (own, noisy, 1e-6),
+        (own, three, 5e-3),
+        (wide, noisy, 5e-3),
+    ):
         classes = np.unique(y)
         for strength, fitted in zip(
             strengths, linear.FITS["classification"](x, 2 * y, strengths, 6), strict=True
