@@ -5,9 +5,7 @@ values, ridge regression; for times, Cox's with a ridge penalty. The penalty's s
 validation rows, if there are any.
 """
 
-import copy
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -15,9 +13,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.optimize import minimize
+from scipy.special import expit, softmax
 
 from engram.compare.survival import cox_models, kaplan_meier
-from engram.core.process_modes import filtering
 from engram.core.standardization import Moments
 from engram.data.federated import FederatedData, Split
 from engram.data.lazy import RowNumbers
@@ -27,6 +26,10 @@ from engram.scoring.tasks import Task
 
 _STRENGTHS: Final = (0.1, 1e-2, 1e-3, 1.0)  # of ridge, for each row; chosen on validation rows
 _LEAST: Final = 1e-6  # share of a class that a client has not seen
+_SMALL: Final = 200  # coefficients, up to which Newton's steps take less time than L-BFGS
+_STEPS: Final = 200
+_FLAT: Final = 1e-8  # slope of a minimum
+_TINY: Final = 1e-12  # share of a step, and of the ridge, that changes nothing
 
 Array = npt.NDArray[Any]
 _Predicts = Callable[[Array], Array]
@@ -114,20 +117,72 @@ def _taken(split: Split, rows: RowNumbers) -> tuple[Array, torch.Tensor]:
 
 
 def _logistic(x: Array, y: Array, strengths: Sequence[float], classes: int) -> Iterator[_Predicts]:
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - a second to import
+    """Logistic regressions with an intercept, for each strength of the ridge, from the one before.
 
-    model = LogisticRegression(max_iter=200, warm_start=True)
-
-    def predicts(model: LogisticRegression, x: Array) -> Array:
-        shares = np.full((len(x), classes), _LEAST)
-        shares[:, model.classes_] = np.maximum(model.predict_proba(x), _LEAST)
-        return np.asarray(np.log(shares))
-
+    The mean cross-entropy plus strength/2 times the squared coefficients is minimized: of two
+    classes, those of the difference of their logits.
+    """
+    seen, y = np.unique(y, return_inverse=True)
+    x, theta = _with_ones(x), np.zeros((x.shape[1] + 1, len(seen)))
+    small = len(seen) == 2 and len(theta) <= _SMALL
     for strength in strengths:
-        with filtering():
-            warnings.simplefilter("ignore")  # of a fit that ends after so many steps
-            model.set_params(C=1 / (strength * len(y))).fit(x, y)
-        yield partial(predicts, copy.copy(model))
+        theta = _newton(x, y, theta, strength) if small else _l_bfgs(x, y, theta, strength)
+        yield partial(_log_shares, theta, seen, classes)
+
+
+def _with_ones(x: Array) -> Array:
+    return np.column_stack([x, np.ones(len(x))])
+
+
+def _log_shares(theta: Array, seen: Array, classes: int, x: Array) -> Array:
+    shares = np.full((len(x), classes), _LEAST)
+    shares[:, seen] = np.maximum(softmax(_with_ones(x) @ theta, axis=1), _LEAST)
+    return np.asarray(np.log(shares))
+
+
+def _newton(x: Array, y: Array, theta: Array, strength: float) -> Array:
+    """Takes Newton's steps, halved until the loss falls, from coefficients (p, 2)."""
+    n, sign = len(y), 2.0 * y - 1
+    ridge = np.append(np.full(x.shape[1] - 1, strength), 0.0)
+
+    def loss(beta: Array, logits: Array) -> float:
+        return float(np.logaddexp(0, -sign * logits).mean() + ridge @ beta**2 / 2)
+
+    beta = theta[:, 1] - theta[:, 0]
+    logits = x @ beta
+    for _ in range(_STEPS):
+        shares = expit(logits)
+        slope = x.T @ (shares - y) / n + ridge * beta
+        if np.abs(slope).max() < _FLAT:
+            break
+        hessian = (x.T * (shares * (1 - shares) / n)) @ x + np.diag(ridge + _TINY)
+        step, size, before = np.linalg.solve(hessian, slope), 1.0, loss(beta, logits)
+        while size > _TINY and loss(beta - size * step, x @ (beta - size * step)) > before:
+            size /= 2
+        beta = beta - size * step
+        logits = x @ beta
+    return np.stack([np.zeros_like(beta), beta], axis=1)
+
+
+def _l_bfgs(x: Array, y: Array, theta: Array, strength: float) -> Array:
+    """Minimizes by L-BFGS, from coefficients (p, K)."""
+    of_class = np.eye(theta.shape[1])[y]
+    ridge = np.full((len(theta), 1), strength * (1 + (theta.shape[1] == 2)))
+    ridge[-1] = 0
+
+    def objective(flat: Array) -> tuple[float, Array]:
+        own = flat.reshape(theta.shape)
+        logits = x @ own
+        logits -= logits.max(1, keepdims=True)
+        shares = np.exp(logits)
+        sums = shares.sum(1, keepdims=True)
+        loss = (np.log(sums).sum() - np.vdot(logits, of_class)) / len(y)
+        slope = x.T @ (shares / sums - of_class) / len(y) + ridge * own
+        return loss + np.vdot(ridge * own, own) / 2, slope.ravel()
+
+    how = {"maxiter": _STEPS, "gtol": 1e-4, "ftol": 64 * np.finfo(float).eps}
+    found = minimize(objective, theta.ravel(), jac=True, method="L-BFGS-B", options=how)
+    return np.asarray(found.x.reshape(theta.shape))
 
 
 def _ridge(x: Array, y: Array, strengths: Sequence[float], outputs: int) -> Iterator[_Predicts]:

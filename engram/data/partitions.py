@@ -1,17 +1,13 @@
 """Who holds which rows. Training and test rows are partitioned alike; none is shared."""
 
-import contextlib
-import io
-import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.core.checks import Fault, clash
-from engram.core.process_modes import filtering
 from engram.core.streams import Stream, generator
 from engram.data.arrays import Arrays, pieces
 from engram.data.clients import checked_names, shortage
@@ -19,9 +15,6 @@ from engram.data.lazy import RowNumbers
 from engram.scoring.tasks import CLASSIFICATION
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
-
-if TYPE_CHECKING:
-    from flwr_datasets.partitioner import Partitioner
 
 _DRAWS: Final = 20  # partitions drawn, at most, until every client has rows enough
 
@@ -52,7 +45,7 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[RowNumbers],
         if arrays.task_train is not None and e.partition == "natural":
             train = _natural(arrays.task_train, seed, e.num_clients)
             return train, _natural(arrays.task_test, seed, e.num_clients)
-        train, test = (_flower(y, e, seed) for y in parts)
+        train, test = (_drawn(y, e, seed) for y in parts)
         if e.partition == "iid" or _plenty((train, test), e):
             break
     return train, test
@@ -105,56 +98,72 @@ def _natural(task: Any, seed: int, tasks: int) -> list[RowNumbers]:
     return pieces(order[np.argsort(task[order], kind="stable")], ends)
 
 
-def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[RowNumbers]:
-    """The partitioners of flwr-datasets.
+def _drawn(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[RowNumbers]:
+    """Draws a partition as flwr-datasets does, which takes seconds to import.
 
-    They see the rows in an order shuffled by ``seed``, since its iid partitioner deals them out
-    as they come. The same seed gives training and test rows the same proportions: each draws
-    for the classes in turn, and a drawing is never repeated inside (``min_partition_size=0``).
+    The rows are in an order shuffled by ``seed``, since iid partitions deal them out as they come.
+    The same seed gives training and test rows the same proportions: each draws for the classes in
+    turn.
     """
     order = generator(seed, Stream.PARTITION).permutation(len(y))
-    labels = b"" if e.partition == "iid" else y[order].astype(np.int64).tobytes()
-    given = {"dirichlet": e.dirichlet_alpha, "pathological": e.classes_per_client}
-    own = given.get(e.partition, 0)
+    if e.partition == "iid":
+        return np.array_split(order, e.num_clients)
+    given = {"dirichlet": e.dirichlet_alpha, "pathological": e.classes_per_client}[e.partition]
+    labels = y[order].astype(np.int64).tobytes()
     try:
-        found = _positions(e.partition, own, e.num_clients, seed, len(y), labels)
-    except (ValueError, KeyError, IndexError) as error:
+        positions = _positions(e.partition, given, e.num_clients, seed, labels)
+    except ValueError as error:
         raise DataError(
             f"partition {e.partition} cannot be made of {len(y)} rows for {e.num_clients} clients: "
             f"{error}"
         ) from error
-    return [order[positions] for positions in found]
+    return [order[own] for own in positions]
 
 
-@lru_cache(maxsize=64)  # the methods of a comparison have the same partitions, and this is slow
-def _positions(
-    kind: str, given: float, clients: int, seed: int, rows: int, labels: bytes
-) -> list[RowNumbers]:
+@lru_cache(maxsize=64)  # the methods of a comparison have the same partitions
+def _positions(kind: str, given: float, clients: int, seed: int, labels: bytes) -> list[RowNumbers]:
     """Positions of each client's rows in the shuffled order of labels."""
-    import datasets  # noqa: PLC0415 - slow to import, not always needed
-    from flwr_datasets import partitioner as library  # noqa: PLC0415 - slow to import, not always needed
+    y, rng = np.frombuffer(labels, dtype=np.int64), np.random.default_rng(seed)
+    by = _dirichlet if kind == "dirichlet" else _pathological
+    found = [np.concatenate(parts) for parts in by(y, given, clients, rng)]
+    for own in found:
+        rng.shuffle(own)
+    return found
 
-    by: Partitioner
-    columns: dict[str, Any] = {"row": np.arange(rows)}
-    if kind == "iid":
-        by = library.IidPartitioner(clients)
-    elif kind == "dirichlet":
-        by = library.DirichletPartitioner(
-            clients, "label", alpha=given, min_partition_size=0, seed=seed
-        )
-    else:
-        by = library.PathologicalPartitioner(
-            clients, "label", int(given), "first-deterministic", seed=seed
-        )
-    if kind != "iid":
-        columns["label"] = np.frombuffer(labels, dtype=np.int64)
-    by.dataset = datasets.Dataset.from_dict(columns)
-    # A part is its rows' numbers: as a data set of its own, each would take milliseconds.
-    by.dataset.select = lambda indices, **others: np.asarray(indices, dtype=np.int64)
-    # Silent: its progress bar, and its warning of classes that nobody holds.
-    with filtering(), contextlib.redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        return [by.load_partition(client) for client in range(clients)]
+
+def _dirichlet(
+    y: RowNumbers, alpha: float, clients: int, rng: np.random.Generator
+) -> list[list[RowNumbers]]:
+    """Each class in shares of its own."""
+    parts: list[list[RowNumbers]] = [[] for _ in range(clients)]
+    for label in np.unique(y):
+        rows = np.flatnonzero(y == label)
+        shares = rng.dirichlet(np.full(clients, alpha))
+        ends = (np.cumsum(shares) * len(rows)).astype(np.int64)[:-1]
+        for own, part in zip(parts, pieces(rows, ends), strict=True):
+            own.append(part)
+    return parts
+
+
+def _pathological(
+    y: RowNumbers, count: float, clients: int, rng: np.random.Generator
+) -> list[list[RowNumbers]]:
+    """Each client a class in turn, and others at random, whose rows are dealt out evenly."""
+    labels = np.unique(y)
+    held = [[labels[client % len(labels)]] for client in range(clients)]
+    for own in held:
+        while len(own) < count:
+            if (label := rng.choice(labels, size=1)[0]) not in own:
+                own.append(label)
+    parts: list[list[RowNumbers]] = [[] for _ in range(clients)]
+    for label in labels:
+        rows = np.flatnonzero(y == label)
+        holders = [client for client, own in enumerate(held) if label in own]
+        if len(holders) > len(rows):
+            raise ValueError(f"class {label} has {len(rows)} rows for {len(holders)} clients")
+        for client, part in zip(holders, np.array_split(rows, len(holders) or 1), strict=False):
+            parts[client].append(part)
+    return parts
 
 
 # --- Too few rows ----------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 last two are kept, so that a run whose newest checkpoint is damaged resumes from the one before.
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -46,6 +47,9 @@ class OtherModel(DamagedCheckpoint):
     """An intact checkpoint of another model than the run's settings make now."""
 
 
+Written = dict[int, tuple["bytes | Params", Path, dict[str, Any]]]
+"""Files that are on the disk: contents, by their identity, with place and description."""
+
 Like = Callable[[int | None], tuple["Params | None", "Params | None"]]
 """Model and state of a run, by its number of clients, whose names, shapes and types are wanted."""
 
@@ -83,12 +87,12 @@ class Checkpoint(NamedTuple):
         found = tensors_of(files, _MODEL, model), tensors_of(files, _STATE, state)
         return cls(server_round, *found, files.get(_MEMORIES), clients)
 
-    def write(self, root: Path) -> None:
+    def write(self, root: Path, written: "Written | None" = None) -> None:
         """Adds it to a folder of checkpoints; see ``write_checkpoint``."""
         files: dict[str, bytes | Params] = {_MODEL: self.model, _STATE: self.state}
         files |= {} if self.clients is None else {_CLIENTS: str(self.clients).encode()}
         files |= {} if self.memories is None else {_MEMORIES: self.memories}
-        write_checkpoint(root, self.server_round, files)
+        write_checkpoint(root, self.server_round, files, written)
 
 
 def checkpoints_in(root: Path) -> dict[int, Path]:
@@ -97,7 +101,12 @@ def checkpoints_in(root: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
-def write_checkpoint(root: Path, server_round: int, files: "Mapping[str, bytes | Params]") -> None:
+def write_checkpoint(
+    root: Path,
+    server_round: int,
+    files: "Mapping[str, bytes | Params]",
+    written: Written | None = None,
+) -> None:
     """Adds a checkpoint, and removes all but the last two.
 
     It gets its name only once all of it is on the disk, and older ones are removed only after that:
@@ -107,15 +116,18 @@ def write_checkpoint(root: Path, server_round: int, files: "Mapping[str, bytes |
         root: Folder of the checkpoints; made if missing.
         server_round: The round that it follows; later than those of all existing checkpoints.
         files: Contents by name: bytes, or tensors, of which no copy is made.
+        written: Files of other checkpoints, which are linked where contents are the same object;
+            those of this one are added.
     """
-    new = root / "new"
+    new, written = root / "new", {} if written is None else written
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
-    described = {name: _put(new / name, data) for name, data in files.items()}
-    _put(new / _MANIFEST, json.dumps({"round": server_round, "files": described}).encode())
+    described = {name: _put(new / name, data, written) for name, data in files.items()}
+    _put(new / _MANIFEST, json.dumps({"round": server_round, "files": described}).encode(), {})
     sync(new)
-    new.rename(root / f"round-{server_round}")
+    place = new.rename(root / f"round-{server_round}")
     sync(root)
+    written |= {id(data): (data, place / name, described[name]) for name, data in files.items()}
     for old in list(checkpoints_in(root).values())[:-_KEPT]:
         drop_checkpoint(old)
 
@@ -174,7 +186,12 @@ def _described(data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _put(path: Path, data: "bytes | Params") -> dict[str, Any]:
+def _put(path: Path, data: "bytes | Params", written: Written) -> dict[str, Any]:
+    if id(data) in written:
+        _, place, described = written[id(data)]
+        with contextlib.suppress(OSError):  # of a file system without links
+            path.hardlink_to(place)
+            return described
     if isinstance(data, bytes):
         path.touch(0o600)
         path.write_bytes(data)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from engram.data.readers.digests import Rows, read_rows
 from engram.runs.checkpoints import (
     Checkpoint,
+    Written,
     checkpoints_in,
     drop_checkpoint,
     read_checkpoint,
@@ -241,12 +242,15 @@ class RunWriter(Run):
         the checkpoint before.
         """
         self._sync()  # those after a checkpoint are written anew
-        for key, pick in (picked or {}).items():
-            pick.write(self.folder / "picked" / key)
-        kept = None if memories is None else memories.dump()
-        checkpoint = Checkpoint(server_round, model, state, kept, clients)
+        written, picked = Written(), picked or {}
+        for key, pick in picked.items():
+            pick.write(self.folder / "picked" / key, written)
+        kept = [pick.memories for pick in picked.values() if pick.server_round == server_round]
+        if not kept:
+            kept = [None if memories is None else memories.dump()]
+        checkpoint = Checkpoint(server_round, model, state, kept[0], clients)
         vars(self).pop("durable", None)  # it is looked up again
-        checkpoint.write(self.folder / "checkpoints")
+        checkpoint.write(self.folder / "checkpoints", written)
         return checkpoint
 
     def _sync(self) -> None:

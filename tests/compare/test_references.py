@@ -62,16 +62,6 @@ def test_the_constant_is_the_client_s_most_frequent_class():
         assert found[CONSTANT]["loss"][client] == pytest.approx(entropy, rel=1e-4)
 
 
-def test_the_linear_model_is_a_logistic_regression_on_the_client_s_rows():
-    e = small(partition="iid", validation_fraction=0.0)
-    found = references(e).scores
-    (x, y), (tested, expected) = own_rows(e, 3)
-    x, tested = x.reshape(len(x), -1) / 255, tested.reshape(len(tested), -1) / 255
-    model = LogisticRegression(C=1 / (0.1 * len(y)), max_iter=200)
-    accuracy = make_pipeline(StandardScaler(), model).fit(x, y).score(tested, expected)
-    assert found[LINEAR]["accuracy"][3] == pytest.approx(accuracy, abs=0.02)
-
-
 def test_of_values_it_is_ridge_by_validation_rows_and_the_mean():
     e = small(
         task="regression", dataset=hold({"x": X, "y": VALUES}), partition="iid", num_clients=4
@@ -171,6 +161,28 @@ def test_with_more_columns_than_rows_the_linear_model_is_the_same():
     probabilities = model.fit(x.astype(float), y).predict_proba(tested)
     found = references(e).scores[LINEAR]["loss"][2]
     assert found == pytest.approx(log_loss(expected, probabilities), rel=0.01)
+
+
+def test_logistic_regressions_are_scikit_learn_s_at_each_strength():
+    two, noisy = (X[:, 0] > 0).astype(int), RNG.integers(0, 2, 400)  # the first are separable
+    three, wide = np.digitize(X[:, 1], [-0.5, 0.5]), RNG.normal(size=(400, 210))
+    strengths = (0.1, 1e-3, 1.0)
+    own = X.astype(float)
+    for x, y, within in (
+        (own, two, 1e-6),
+        (own, noisy, 1e-6),
+        (own, three, 5e-3),
+        (wide, noisy, 5e-3),
+    ):
+        classes = np.unique(y)
+        for strength, fitted in zip(
+            strengths, linear.FITS["classification"](x, 2 * y, strengths, 6), strict=True
+        ):
+            model = LogisticRegression(C=1 / (strength * len(y)), tol=1e-10, max_iter=10**4)
+            shares = np.exp(fitted(x))
+            expected = np.maximum(model.fit(x, y).predict_proba(x), 1e-6)
+            np.testing.assert_allclose(shares[:, 2 * classes], expected, atol=within)
+            assert (shares[:, 1::2] < 2e-6).all()
 
 
 def test_what_is_left_out_or_of_few_rows_says_so(monkeypatch):

@@ -1,8 +1,10 @@
 """Who holds which rows: nobody's twice, training and test alike, and the paper's scheme."""
 
+import datasets
 import numpy as np
 import pytest
 import torch
+from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitioner
 
 from engram.data import partitions
 from engram.data.federated import Split
@@ -83,9 +85,19 @@ def test_training_and_test_rows_are_partitioned_alike(partition):
     assert shares[0].std() > 0.06  # iid: about 0.03
 
 
-def test_pathological_clients_hold_so_many_classes():
-    _, data = of("pathological", None, classes_per_client=3)
-    assert (((classes(data.train, 10) > 0).sum(axis=1)) == 3).all()
+def test_partitions_are_those_of_flower_datasets():
+    y = np.random.default_rng(0).integers(0, 7, 900)
+    rows = datasets.Dataset.from_dict({"row": np.arange(900), "label": y})
+    one_in_turn = (40, "label", 3, "first-deterministic")
+    for kind, given, theirs in (
+        ("dirichlet", 0.3, DirichletPartitioner(40, "label", 0.3, min_partition_size=0, seed=5)),
+        ("pathological", 3, PathologicalPartitioner(*one_in_turn, seed=5)),
+    ):
+        theirs.dataset = rows
+        found = partitions._positions(kind, given, 40, 5, y.tobytes())
+        for client, own in enumerate(found):
+            assert own.tolist() == list(theirs.load_partition(client)["row"])
+            assert kind == "dirichlet" or len(np.unique(y[own])) == 3
 
 
 def test_natural_clients_are_the_tasks(tmp_path):

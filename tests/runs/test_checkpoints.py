@@ -13,7 +13,9 @@ from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.runs.checkpoints import (
     DamagedCheckpoint,
+    Written,
     checkpoints_in,
+    drop_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
@@ -58,8 +60,14 @@ def test_every_changed_byte_and_every_cut_is_found(tmp_path):
 
 
 def test_what_is_missing_too_much_or_of_another_round_is_found(tmp_path):
-    write_checkpoint(tmp_path, 3, FILES)
+    written = Written()
+    write_checkpoint(tmp_path / "picked", 3, FILES, written)
+    write_checkpoint(tmp_path, 3, FILES, written)
     folder = tmp_path / "round-3"
+    for name in FILES:  # once on the disk, until both are dropped
+        assert (folder / name).samefile(tmp_path / "picked" / "round-3" / name)
+    drop_checkpoint(tmp_path / "picked" / "round-3")
+    assert read_checkpoint(folder, 3) == FILES
     with pytest.raises(DamagedCheckpoint, match="does not describe it"):
         read_checkpoint(folder, 4)
     (folder / "memory.safetensors").touch()

@@ -2,8 +2,6 @@
 
 import gc
 
-import flwr_datasets.partitioner  # noqa: F401 - loaded by most partitions
-
 import engram.link.node.client_app  # noqa: F401 - what workers run
 
 gc.collect()
