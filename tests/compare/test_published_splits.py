@@ -97,7 +97,7 @@ def test_figures_stand_beside_the_published_ones(small, tmp_path, engram, monkey
     assert own["small (published, %)"] == "80.41 ± 0.08"
     assert table.loc["local"].isna().tolist() == [False, False, True]
     found = json.loads(out.splitlines()[-1])["federations"]["small"]
-    assert found["best_test"]["fedavg"] == pytest.approx(np.mean(best), abs=1e-6)
+    assert found["best-test"]["fedavg"] == pytest.approx(np.mean(best), abs=1e-6)
     assert not (folder / "small" / "tuning").exists()
     status, _, err = engram("benchmark", "--suite", "mine")
     assert status

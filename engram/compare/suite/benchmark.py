@@ -241,5 +241,8 @@ def show_benchmark(folder: Path, as_json: bool) -> None:
     names = [BENCHMARK, "ranks.png", "scores.csv", *(f"{one.name}/" for one in found)]
     tell_files(folder, names)
     if as_json:
-        each = {one.name: one._asdict() | {"metric": one.metric.name} for one in found}
-        print(json.dumps({**told, "federations": each}))
+        scores = {one.name: {"metric": one.metric.name, "scores": one.scores} for one in found}
+        for one in found:
+            if one.best_test:
+                scores[one.name] |= {"best-test": one.best_test, "published": one.published}
+        print(json.dumps({**told, "federations": scores}))
