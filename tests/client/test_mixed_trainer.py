@@ -136,7 +136,7 @@ def test_a_clients_own_network_is_mixed_with_its_rows_votes_and_taken_home(tmp_p
 
 def test_what_cannot_differ_by_client_is_refused(tmp_path):
     for method, model, why in (
-        ("fedavg", network, "method must be fedproto, local, or with personal=.*got 'fedavg'"),
+        ("fedavg", network, "method must be local, fedproto, or any with personal=.*got 'fedavg'"),
         ("fedproto", lambda client: deep(5 + client // 2), r"wide for client 2 as for 0, .*6\)"),
         ("local", lambda client: [FLAT][client], "no network for client 1: IndexError"),
     ):
