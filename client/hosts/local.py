@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from engram.client.hosts.base import Opening, hosts
+from engram.client.hosts.mixed_trainer import MixedTrainer
 from engram.client.requests import Request, asked_clients, durable_of, read_whole, round_of
 from engram.cohort.trainer.chunks import Share, in_order, score
-from engram.cohort.trainer.mixed_trainer import MixedTrainer
 from engram.cohort.trainer.trainer import Received, Trainer
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat

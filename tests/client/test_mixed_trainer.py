@@ -3,12 +3,13 @@
 import copy
 import os
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 import engram
 from engram.client.hosts import Opening, host_of
@@ -16,28 +17,22 @@ from engram.client.memory import RamStore
 from engram.client.ray_worker import RemoteWorker, digest_of
 from engram.cohort.trainer.chunks import in_order
 from engram.cohort.trainer.shared_tensors import packed, unpacked
+from engram.server.run import run as serve
 from engram.settings.errors import Refused
 from engram.settings.fingerprint import fingerprint
+from engram.simulations.grid import InProcessGrid
 
 SIZES, TESTS, CLASSES, WIDTH, ROUNDS, ETA = (9, 14, 12, 8), 3, 3, 5, 3, 0.3
 
 
-class Deep(nn.Module):
-    def __init__(self, width=WIDTH):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, width), nn.Tanh())
-        self.head = nn.Linear(width, CLASSES)
-
-    def forward(self, x):
-        return self.head(self.body(x))
-
-
-def flat():
-    return nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
+def deep(width=WIDTH):
+    body = nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, width), nn.Tanh()
+    return nn.Sequential(*body, nn.Linear(width, CLASSES))
 
 
 torch.manual_seed(0)
-STARTS = (Deep(), common := flat(), Deep(), copy.deepcopy(common))
+FLAT = nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
+STARTS = (deep(), FLAT, deep(), copy.deepcopy(FLAT))
 
 
 def network(client):
@@ -60,8 +55,7 @@ def run_of(folder, method, model=network, **settings):
 
 
 def represented(net, x):
-    z = net[:2](x) if isinstance(net, nn.Sequential) else net.body(x)
-    return z, (net[2] if isinstance(net, nn.Sequential) else net.head)(z)
+    return (z := net[:-1](x)), net[-1](z)
 
 
 def looped(weight):
@@ -84,41 +78,32 @@ def looped(weight):
     return nets
 
 
-def assert_alike(run, nets):
-    for client, net in enumerate(nets):
-        found, wanted = run.personal_model(client), net.state_dict()
-        assert found.keys() == wanted.keys()
-        for name, leaf in wanted.items():
-            torch.testing.assert_close(found[name], leaf, rtol=0, atol=1e-6)
+def assert_alike(run, states):
+    found = [run.personal_model(client) for client in range(len(SIZES))]
+    torch.testing.assert_close(found, [dict(each) for each in states], rtol=0, atol=1e-6)
 
 
 def test_clients_train_their_own_networks_as_in_a_plain_loop(tmp_path):
-    for method, weight in (("fedproto", 1.0), ("local", 0.0)):
-        for engine in ("vectorized", "sequential"):
-            run = run_of(tmp_path / method / engine, method, engine=engine)
-            assert_alike(run, looped(weight))
+    protos, alone = ([net.state_dict() for net in looped(weight)] for weight in (1.0, 0.0))
+    assert_alike(run_of(tmp_path / "fedproto", "fedproto"), protos)
+    assert_alike(run_of(tmp_path / "in turn", "fedproto", engine="sequential"), protos)
+    assert_alike(run := run_of(tmp_path / "local", "local"), alone)
     with pytest.raises(AssertionError):
-        assert_alike(run, looped(1.0))
+        assert_alike(run, protos)
 
 
 def test_networks_that_are_alike_train_as_one_network_for_all_does(tmp_path):
-    for method in ("fedproto", "local"):
-        own = run_of(tmp_path / method / "own", method, lambda client: Deep())
-        common = run_of(tmp_path / method / "common", method, Deep)
-        for client in range(len(SIZES)):
-            torch.testing.assert_close(
-                own.personal_model(client), common.personal_model(client), rtol=0, atol=1e-6
-            )
-        np.testing.assert_allclose(
-            own.clients.astype(float), common.clients.astype(float), atol=1e-6
-        )
+    own = run_of(tmp_path / "own", "fedproto", lambda client: deep())
+    common = run_of(tmp_path / "common", "fedproto", deep)
+    assert_alike(own, [common.personal_model(client) for client in range(len(SIZES))])
+    np.testing.assert_allclose(own.clients["loss"], common.clients["loss"], atol=1e-6)
 
 
 def test_networks_that_are_alike_are_stacked_here_and_on_a_cluster(tmp_path):
     e = run_of(tmp_path / "run", "fedproto").experiment
-    trainer = host_of(Opening(e, RamStore())).trainer
+    host = host_of(Opening(e, RamStore()))
+    trainer, worker, run = host.trainer, RemoteWorker(), pickle.dumps((e, "vectorized"))
     assert [some for _, some in trainer.parted(range(len(SIZES)))] == [[0], [1, 3], [2]]
-    worker, run = RemoteWorker(), pickle.dumps((e, "vectorized"))
     assert worker.begin(fingerprint(), "", os.getcwd(), digest_of(trainer.given), run) == ""
 
     def share(trainer, asked, chunks):
@@ -127,23 +112,22 @@ def test_networks_that_are_alike_are_stacked_here_and_on_a_cluster(tmp_path):
             yield unpacked(b"".join(worker.train(1, 1, *given)))[0]
 
     share.cuts = True
-    groups, common = [range(len(SIZES))], trainer.method.server.start
-    each = [
-        trainer.train(common, groups, server_round=1, durable=0, share=s)[0]
-        for s in (share, in_order)
-    ]
+    train = partial(trainer.train, trainer.method.server.start, [range(len(SIZES))])
+    each = [train(server_round=1, durable=0, share=by)[0] for by in (share, in_order)]
     assert [found.clients for found in each] == [[0, 1, 3, 2]] * 2
     torch.testing.assert_close(each[0].slots, each[1].slots, rtol=0, atol=1e-6)
+    with pytest.raises(Refused, match="model must be the same for all clients on nodes"):
+        serve(InProcessGrid(host, [[0]]), e, tmp_path / "nodes", engine="flower")
 
 
 def test_a_clients_own_network_is_mixed_with_its_rows_votes_and_taken_home(tmp_path):
     run = run_of(tmp_path / "run", "knn-per", personal="*", k=5)
-    assert_alike(run, looped(0.0))
+    assert_alike(run, [net.state_dict() for net in looped(0.0)])
     for client, (net, (x, y)) in enumerate(zip(looped(0.0), rows(), strict=True)):
         z, outputs = represented(net, x)
         near, which = torch.cdist(z[:TESTS], z).topk(5, largest=False)
-        votes = torch.softmax(-near, -1)[..., None] * nn.functional.one_hot(y[which], CLASSES)
-        wanted = (0.5 * votes.sum(1) + 0.5 * outputs[:TESTS].softmax(1)).detach()
+        votes = (torch.softmax(-near, -1)[..., None] * one_hot(y[which], CLASSES)).sum(1)
+        wanted = ((votes + outputs[:TESTS].softmax(1)) / 2).detach()
         shown = run.predict(client)[[f"probability {c}" for c in range(CLASSES)]].to_numpy()
         np.testing.assert_allclose(shown, wanted, atol=1e-5)
         module = engram.load_model(run.export(client, out=tmp_path / str(client)))
@@ -151,26 +135,16 @@ def test_a_clients_own_network_is_mixed_with_its_rows_votes_and_taken_home(tmp_p
 
 
 def test_what_cannot_differ_by_client_is_refused(tmp_path):
-    cases = {
-        "fedavg": ({}, "method must be fedproto, local, or with personal=.*got 'fedavg'"),
-        "fedproto": (
-            {"model": lambda client: Deep(WIDTH + (client > 1))},
-            r"representations must be as wide for client 2 as for 0, to share prototypes/sums of \(3, 5\), got \(3, 6\)",
-        ),
-        "local": (
-            {"model": lambda client: [flat()][client]},
-            "returns no network for client 1: IndexError",
-        ),
-    }
-    for method, (settings, why) in cases.items():
+    for method, model, why in (
+        ("fedavg", network, "method must be local, fedproto, or any with personal=.*got 'fedavg'"),
+        ("fedproto", lambda client: deep(5 + client // 2), r"wide for client 2 as for 0, .*6\)"),
+        ("local", lambda client: [FLAT][client], "no network for client 1: IndexError"),
+    ):
         with pytest.raises(Refused, match=why):
-            run_of(tmp_path / "run", method, **settings)
+            run_of(tmp_path / "run", method, model)
         assert not (tmp_path / "run").exists()
     run = run_of(tmp_path / "run", "local")
-    for call in (
-        lambda: run.model,
-        run.export,
-        lambda: engram.tune(methods=["local"], model=network, trials=2),
-    ):
+    tune = partial(engram.tune, methods="local", model=network)
+    for call in (lambda: run.model, run.export, tune):
         with pytest.raises(Refused, match="must be one network for all clients here"):
             call()

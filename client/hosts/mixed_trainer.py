@@ -4,7 +4,6 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from io import BytesIO
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,12 +15,11 @@ from engram.core.process_modes import drawing
 from engram.core.slots import flat
 from engram.core.tree import select
 from engram.data.federated import FederatedData
+from engram.guards.noise import Noise
 from engram.networks.registry import maker
 from engram.settings.errors import Refused, one_line
-
-if TYPE_CHECKING:
-    from engram.guards.noise import Noise
-    from engram.settings.experiment import Experiment
+from engram.settings.experiment import Experiment
+from engram.settings.families import METHODS
 
 
 class MixedTrainer(Trainer):
@@ -36,12 +34,12 @@ class MixedTrainer(Trainer):
 
     def __init__(
         self,
-        experiment: "Experiment",
+        experiment: Experiment,
         data: FederatedData,
         store: MemoryStore,
         *,
         engine: Engine = "vectorized",
-        noise: "Noise | None" = None,
+        noise: Noise | None = None,
         covers: bool = False,
     ) -> None:
         self._others: dict[int, Trainer] = {}
@@ -62,8 +60,9 @@ class MixedTrainer(Trainer):
         e, each = self.experiment, [trainer.shapes for trainer in (self, other)]
         one, two = (flat(own.common) | flat(own.own) | flat(own.sent) for own in each)
         if any(other.method.kinds[path.partition("/")[0]] != "statistic" for path in two):
-            alone = "fedproto, local, or with personal=* (as for knn-per), where networks differ by"
-            raise Refused(must("method", e.method, f"{alone} client: no parameters can be shared"))
+            alone = [name for name in METHODS if getattr(METHODS[name], "personal", "") == "all"]
+            expected = f"local, {', '.join(alone)}, or any with personal=*, where networks differ"
+            raise Refused(must("method", e.method, f"{expected} by client: none shares parameters"))
         for path, leaf in one.items():
             if (shape := two[path].shape) != leaf.shape:
                 a, b = (self.data.names.get(client, client) for client in clients)
@@ -91,7 +90,7 @@ class MixedTrainer(Trainer):
             Trainer.lend(trainer, store)
 
 
-def _groups(e: "Experiment", data: FederatedData) -> list[list[int]]:
+def _groups(e: Experiment, data: FederatedData) -> list[list[int]]:
     """Returns the clients that have rows, in groups whose modules are alike.
 
     Raises:
