@@ -113,11 +113,15 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Copies a module; refuses hooks on its parameters, which a copy would lack."""
+    """Copies a module but for its frozen parameters; refuses hooks, which a copy would lack."""
     hooked = any(x._backward_hooks or x._post_accumulate_grad_hooks for x in module.parameters())
     what = f"gradients of {type(module).__name__}"
     require(not hooked, what, "hooks on parameters", "those of its functions (no hooks)")
-    return copy.deepcopy(module)
+    # Of adapters that are switched off, which may be switched on, copies are needed.
+    named = ((x, name) for name, x in module.named_parameters())
+    return copy.deepcopy(
+        module, {id(x): x for x, name in named if not x.requires_grad and ".lora_" not in name}
+    )
 
 
 def matching(
@@ -160,7 +164,9 @@ def with_personal(model: Model, names: Iterable[str], *, personal: str, running:
         matched = matching(model, called, dict.fromkeys(patterns, 0.0), "personal").keys()
         found |= matched if text == personal else called.keys() - matched
     if not called.keys() - found - model.running:
-        expected = "less than all parameters: clients learn some together"
+        expected = (
+            "less than all parameters: clients learn some together (method local shares none)"
+        )
         raise ValueError(must("personal", personal, expected))
     return model._replace(personal=frozenset(found))
 
