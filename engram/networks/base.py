@@ -164,9 +164,7 @@ def with_personal(model: Model, names: Iterable[str], *, personal: str, running:
         matched = matching(model, called, dict.fromkeys(patterns, 0.0), "personal").keys()
         found |= matched if text == personal else called.keys() - matched
     if not called.keys() - found - model.running:
-        expected = (
-            "less than all parameters: clients learn some together (method local shares none)"
-        )
+        expected = "less than all parameters: clients learn some together (in local, none)"
         raise ValueError(must("personal", personal, expected))
     return model._replace(personal=frozenset(found))
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,6 +23,7 @@ Make = nn.Module | Callable[[], nn.Module]
 """A module, whose parameters are where every run starts, or what makes one: a class, a function."""
 
 _PLAIN: Final = (nn.Linear, nn.ReLU)
+_CONSTANTS: Final = WeakValueDictionary[str, nn.Parameter]()  # those in use, by name
 
 
 def from_module(
@@ -111,12 +113,24 @@ def _seed(make: Make, generator: Generator) -> int:
 
 
 def _made(make: Make, example: Inputs) -> nn.Module:
-    made = make if isinstance(make, nn.Module) else make()
+    made = make if isinstance(make, nn.Module) else _with_known_constants(make())
     require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
     for name, leaf in made.named_parameters():  # before a call blames something else
         fits = not leaf.requires_grad or leaf.dtype == torch.float32
         require(fits, name, str(leaf.dtype), "float32, for it is trained (module.float())")
     _try(made, example)
+    return made
+
+
+def _with_known_constants(made: nn.Module) -> nn.Module:
+    """Replaces frozen parameters by equal ones of a module that is in use, if there is one."""
+    for place, part in made.named_modules() if isinstance(made, nn.Module) else ():
+        for name, leaf in part._parameters.items():
+            if leaf is None or leaf.requires_grad:
+                continue
+            known = _CONSTANTS.get(f"{place}.{name}", leaf)
+            alike = (known.dtype, known.device) == (leaf.dtype, leaf.device) and same(known, leaf)
+            part._parameters[name] = _CONSTANTS[f"{place}.{name}"] = known if alike else leaf
     return made
 
 
