@@ -1,4 +1,4 @@
-"""Low-rank adapters by one setting: a plain ``peft`` loop, what travels, and files that it opens."""
+"""Low-rank adapters by one setting: a plain loop, what travels, and files for ``peft``."""
 
 import copy
 import gc
@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import engram
 from engram.networks.vision import torchvision
+from engram.settings.errors import Refused
 
 torchvision()  # which transformers imports, and peft that
 from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
@@ -85,11 +86,9 @@ def plain_loop(run, net, is_personal):
                 cross_entropy(each(x), y).backward()
                 optimizer.step()
         with torch.no_grad():
-            for name, *leaves in zip(*(dict(each.named_parameters()) for each in nets[:1])):
-                if is_personal(name):
-                    continue
+            for name in filter(lambda name: not is_personal(name), run.model):
                 leaves = [each.get_parameter(name) for each in nets]
-                mean = torch.stack(list(leaves)).mean(0)
+                mean = torch.stack(leaves).mean(0)
                 for leaf in leaves:
                     leaf.copy_(mean)
     return nets
@@ -123,5 +122,74 @@ def test_adapters_learn_as_in_a_plain_loop_and_alone_travel(adapters, make, is_p
         assert own.keys() == trained
         for name, leaf in own.items():
             torch.testing.assert_close(leaf, each.get_parameter(name).detach(), rtol=0, atol=1e-6)
-    for (name, leaf), (_, before) in zip(given.named_parameters(), make().named_parameters()):
-        assert leaf.equal(before), name  # the given model stays as it is
+    before, after = (dict(each.named_parameters()) for each in (make(), given))
+    assert before.keys() == after.keys()  # the given model stays as it is
+    assert all(leaf.equal(after[name]) for name, leaf in before.items())
+
+
+def live_copies(shape):
+    """Number of arrays of a shape that are anywhere in this process."""
+    gc.collect()
+    found = (x for x in gc.get_objects() if isinstance(x, torch.Tensor) and x.shape == shape)
+    return len({x.untyped_storage().data_ptr() for x in found})
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_the_frozen_model_is_held_once_and_stored_nowhere(drawn, tmp_path):
+    wide, counts = (16 * 1000, 8), []
+
+    def make():
+        torch.manual_seed(0)
+        return get_peft_model(Images(1000), LoraConfig(r=1, target_modules=["mixed"]))
+
+    def count(number):
+        counts.append(live_copies(wide[::-1]))
+        return 1.0
+
+    model = make if drawn else make()
+    settings = {"schedule": count, "num_rounds": 2, "eta": 1e-4, "adapters": "shared-a"}
+    run = simulate(image_rows(), model, tmp_path / "run", **settings)
+    assert set(counts) == {1}
+    sizes = [path.stat().st_size for path in run.folder.rglob("*") if path.is_file()]
+    assert 4 * wide[0] < max(sizes) < 4 * wide[0] + 10000  # A, and what describes it
+    assert sum(sizes) < 4 * wide[0] * wide[1]  # the frozen layer of the same inputs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("adapters", ["shared-a", "dual"])
+def test_peft_opens_each_clients_adapter(adapters, dtype, tmp_path):
+    config = LoraConfig(r=2, target_modules=["c_attn", "wte"], rank_pattern={"wte": 1})
+    model = get_peft_model(language_model(dtype), config)
+    settings = {"task": "next-token", "metrics": "perplexity", "num_classes": 11, "eta": 0.5}
+    run = simulate(text_rows(), model, tmp_path / "run", adapters=adapters, **settings)
+    tokens = torch.tensor(text_rows()[0][0]["input_ids"])
+    found = []
+    for client in range(2):
+        folder = run.export(client, out=tmp_path / f"{client}", format="peft")
+        whole = engram.load_model(run.export(client, out=tmp_path / f"{client} whole"))
+        opened = PeftModel.from_pretrained(language_model(dtype), folder).eval()
+        with torch.no_grad():
+            found += [opened(tokens).logits.float(), whole(tokens).logits.float()]
+        close = 1e-6 if dtype == torch.float32 else 0.02
+        torch.testing.assert_close(*found[-2:], rtol=close, atol=close)
+        assert (folder / "adapter_model.safetensors").stat().st_size < 6000
+    assert not torch.allclose(found[0], found[2], atol=1e-3)
+    with pytest.raises(Refused, match=r"PeftModel.from_pretrained opens the others.*'peft'"):
+        engram.load_model(folder)
+
+
+def test_what_adapters_cannot_be_is_refused(tmp_path):
+    other = image_net(use_rslora=True)
+    for model, settings, words in (
+        ("mlp", {"adapters": "dual"}, "adapters must be shared where the network is built in"),
+        (Images(), {"adapters": "dual"}, "model must be a peft model with LoRA where adapters is"),
+        (image_net(), {"adapters": "personal"}, "personal must be less than all parameters"),
+        (image_net(), {"adapters": "shared-a", "personal": "!*lora_A*"}, "personal must be patt"),
+        (other, {"adapters": "dual"}, "peft configuration must be plain LoRA where adapters is"),
+    ):
+        with pytest.raises(Refused, match=words):
+            simulate(image_rows(), model, tmp_path / "run", **settings)
+        assert not (tmp_path / "run").exists()
+    run = simulate(image_rows(), Images(), tmp_path / "run")
+    with pytest.raises(Refused, match="format must be peft only for a peft model with LoRA"):
+        run.export(0, out=tmp_path / "out", format="peft")
