@@ -21,8 +21,7 @@ from engram.core.streams import Stream, torch_generator
 from engram.data.augmentations import Augmentation
 from engram.data.lazy import Lazy, RowNumbers, UnreadableRow, whole
 from engram.data.schema.columns import Kind, Schema
-from engram.networks.adapters import personal_patterns
-from engram.networks.base import Inputs, Model, UnknownToken, with_personal
+from engram.networks.base import Inputs, Model, UnknownToken, personal_patterns, with_personal
 from engram.networks.built_in import count_parameters, network
 from engram.networks.layer_units import with_units
 from engram.networks.loss_fit import check_fit

@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from engram.core.checks import must
-from engram.networks.adapters import lora_of
+from engram.networks.catalogue import lora_of
 from engram.settings.errors import Refused
 
 _SUM: Final = "combined"

@@ -17,6 +17,14 @@ Outputs = Tensor  # or, for a loss and metrics of a user, a tuple or dictionary 
 
 Statistics = Literal["average", "local", "fixed"]
 
+Adapters = Literal["shared", "frozen-a", "shared-a", "personal", "dual"]
+
+_ADAPTERS: Final = {
+    "shared-a": "*.lora_*B.*",  # lora_B and lora_embedding_B
+    "personal": "*.lora_*",
+    "dual": "*.lora_*.personal*",
+}
+
 VARIANCE: Final = "running_var"
 """Name of a batch norm's running variance."""
 
@@ -167,6 +175,18 @@ def with_personal(model: Model, names: Iterable[str], *, personal: str, running:
         expected = "less than all parameters: clients learn some together (in local, none)"
         raise ValueError(must("personal", personal, expected))
     return model._replace(personal=frozenset(found))
+
+
+def personal_patterns(personal: str, adapters: Adapters) -> str:
+    """Returns patterns of personal parameters, with commas: given ones, and those of adapters.
+
+    Raises:
+        ValueError: If the given ones are of shared parameters.
+    """
+    own = _ADAPTERS.get(adapters, "")
+    expected = f"patterns without ! where adapters is {adapters}"
+    require(not own or not personal.startswith("!"), "personal", personal, expected)
+    return ",".join(filter(None, (personal, own)))
 
 
 def network_of(model: Model, initial: Params, draw: Callable[[], Params]) -> Network:

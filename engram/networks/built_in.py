@@ -17,8 +17,7 @@ from torch.nn import functional
 from engram.core.checks import require
 from engram.core.derivatives import vectorized
 from engram.core.types import Params
-from engram.networks.adapters import Adapters, with_adapters
-from engram.networks.base import Inputs, Model, Statistics, moved
+from engram.networks.base import Adapters, Inputs, Model, Statistics, moved
 from engram.networks.registry import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known
 
 Norm = Literal["batch", "group"]
@@ -61,6 +60,7 @@ def network(
 
     from engram.networks.catalogue import (  # noqa: PLC0415 - most runs have one small network
         built_in_module,
+        with_adapters,
         with_group_norm,
     )
     from engram.networks.module import from_module  # noqa: PLC0415 - most runs have one small network

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from engram.core.checks import require
 from engram.core.process_modes import drawing
@@ -23,7 +23,7 @@ Make = nn.Module | Callable[[], nn.Module]
 """A module, whose parameters are where every run starts, or what makes one: a class, a function."""
 
 _PLAIN: Final = (nn.Linear, nn.ReLU)
-_CONSTANTS: Final = WeakValueDictionary[str, nn.Parameter]()  # those in use, by name
+_CONSTANTS: Final = WeakTensorKeyDictionary()  # names of frozen parameters that are in use
 
 
 def from_module(
@@ -124,13 +124,15 @@ def _made(make: Make, example: Inputs) -> nn.Module:
 
 def _with_known_constants(made: nn.Module) -> nn.Module:
     """Replaces frozen parameters by equal ones of a module that is in use, if there is one."""
+    in_use = {name: leaf for leaf, name in _CONSTANTS.items()}
     for place, part in made.named_modules() if isinstance(made, nn.Module) else ():
-        for name, leaf in part._parameters.items():
-            if leaf is None or leaf.requires_grad:
-                continue
-            known = _CONSTANTS.get(f"{place}.{name}", leaf)
-            alike = (known.dtype, known.device) == (leaf.dtype, leaf.device) and same(known, leaf)
-            part._parameters[name] = _CONSTANTS[f"{place}.{name}"] = known if alike else leaf
+        for at, leaf in part._parameters.items():
+            if leaf is not None and not leaf.requires_grad:
+                name = f"{place}.{at}"
+                known = in_use.get(name, leaf)
+                kinds = {(x.dtype, x.device) for x in (known, leaf)}
+                part._parameters[at] = known if len(kinds) == 1 and same(known, leaf) else leaf
+                _CONSTANTS[part._parameters[at]] = name
     return made
 
 
