@@ -55,6 +55,7 @@ class Model(NamedTuple):
             ``dense0`` and so on; 0 if it does not end so.
         activations: Number of activations for one example.
         parameters: Number of parameters.
+        frozen: Bytes of frozen parameters, which are no parameters here.
         least_rows: Rows that a batch must have in training, at least; 2 with batch norm.
         running: Names of running statistics, which are no parameters, though among ``init``'s.
         tokens: For each input that goes to an embedding, how many tokens this has; None for other
@@ -95,6 +96,7 @@ class Model(NamedTuple):
     width: int = 0
     drawn: bool = False
     module: Callable[[Params], nn.Module] | None = None
+    frozen: int = 0
 
 
 def moved(z: Tensor, shift: Tensor | None) -> Tensor:

@@ -1,7 +1,7 @@
 """Any ``torch.nn.Module`` as a network: a function of a parameter dictionary."""
 
 import copy
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, MutableMapping, Set
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
@@ -23,7 +23,7 @@ Make = nn.Module | Callable[[], nn.Module]
 """A module, whose parameters are where every run starts, or what makes one: a class, a function."""
 
 _PLAIN: Final = (nn.Linear, nn.ReLU)
-_CONSTANTS: Final = WeakTensorKeyDictionary()  # names of frozen parameters that are in use
+_CONSTANTS: Final[MutableMapping[Tensor, str]] = WeakTensorKeyDictionary()  # frozen, in use
 
 
 def from_module(
@@ -102,6 +102,7 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
         width=width,
         drawn=not isinstance(make, nn.Module),
         module=holding,
+        frozen=sum(leaf.nbytes for leaf in module.parameters() if not leaf.requires_grad),
     )
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
 

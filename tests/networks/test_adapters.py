@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 import engram
 from engram.networks.vision import torchvision
 from engram.settings.errors import Refused
+from engram.settings.method_for_data import forecast
 
 torchvision()  # which transformers imports, and peft that
 from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
@@ -150,13 +151,18 @@ def test_the_frozen_model_is_held_once_and_stored_nowhere(drawn, tmp_path):
     settings = {"schedule": count, "num_rounds": 2, "eta": 1e-4, "adapters": "shared-a"}
     run = simulate(image_rows(), model, tmp_path / "run", **settings)
     assert set(counts) == {1}
+    told = forecast(run.experiment, run.learned.kind, run.learned.data.example)
+    assert "receives 62.5 KiB, sends 62.5 KiB and keeps 0.0 KiB;" in told  # 16,000 numbers, and 8
+    base = sum(leaf.nbytes for leaf in Images(1000).parameters())
+    assert told.endswith(f", beside frozen parameters of {base / 1024:,.1f} KiB")
     sizes = [path.stat().st_size for path in run.folder.rglob("*") if path.is_file()]
     assert 4 * wide[0] < max(sizes) < 4 * wide[0] + 10000  # A, and what describes it
     assert sum(sizes) < 4 * wide[0] * wide[1]  # the frozen layer of the same inputs
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("adapters", ["shared-a", "dual"])
+@pytest.mark.parametrize(
+    ("adapters", "dtype"), [("shared-a", torch.bfloat16), ("dual", torch.float32)]
+)
 def test_peft_opens_each_clients_adapter(adapters, dtype, tmp_path):
     config = LoraConfig(r=2, target_modules=["c_attn", "wte"], rank_pattern={"wte": 1})
     model = get_peft_model(language_model(dtype), config)
