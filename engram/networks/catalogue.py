@@ -164,9 +164,9 @@ def with_adapters(make: Make, adapters: Adapters) -> Callable[[], nn.Module]:
 
 def lora_of(module: Any) -> dict[str, Any]:
     """Returns the configurations of a ``peft`` model's active LoRA adapters, by name."""
-    configs = getattr(module, "peft_config", {})
-    active = module.active_adapters if configs else []
-    return {name: configs[name] for name in active if configs[name].peft_type == "LORA"}
+    active = getattr(module, "active_adapters", None)  # a method, of models of transformers
+    configs = {name: module.peft_config[name] for name in active} if type(active) is list else {}
+    return {name: config for name, config in configs.items() if config.peft_type == "LORA"}
 
 
 def _add_personal(module: Any) -> None:
