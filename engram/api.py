@@ -245,7 +245,7 @@ class Run:
             client: Whose model, as in ``personal_model``: the one that the method serves the
                 client by, whatever it consists of. None: the common model.
             out: The folder, a new one; by default one in this folder, named for the client.
-            format: ``safetensors`` or ``onnx``.
+            format: ``safetensors`` or ``onnx``; or ``peft``, of the adapter of a ``peft`` model.
 
         Raises:
             Refused: If the run is not finished, or there is no such model, client or format.

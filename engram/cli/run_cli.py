@@ -227,7 +227,7 @@ def data(
     out: Annotated[Path | None, option("FILE", "The picture.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show which client holds which rows: a table, and a picture."""
+    """Show which client holds which rows, a picture, and what a round costs a client."""
     experiment = read_experiment(in_project(overrides_of(config, sets, schema, yes)))
     if not experiment.own.trains_network:
         if out is not None:
@@ -254,6 +254,11 @@ def data(
     columns, right = columns + classes * by_class, columns
     console.print(table_of(columns, rows, title=title, right=right, longest=WHOLE))
     console.print(f"picture: {path}", soft_wrap=True)
+    try:
+        costs = work.forecast(experiment, held.kind, held.example)
+    except Refused as error:  # of a run, for which these rows may still be looked at
+        costs = f"engram run refuses them so far: {error}"
+    console.print(costs, soft_wrap=True)
     if as_json:
         found = {part: of_part.tolist() for part, of_part in counts.items()}
         of_classes = {"classes": list(held.classes)} if held.classes else {}

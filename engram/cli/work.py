@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from engram.settings.experiment import default_config as default_config
     from engram.settings.families import METHODS as METHODS, family as family
     from engram.settings.fields import called_here as called_here, key_of as key_of
+    from engram.settings.method_for_data import forecast as forecast
     from engram.simulations.deployed import run_deployed as run_deployed
     from engram.simulations.engine import simulate as simulate
     from engram.simulations.loopback import LoopbackFederation as LoopbackFederation

@@ -21,7 +21,7 @@ from engram.core.streams import Stream, torch_generator
 from engram.data.augmentations import Augmentation
 from engram.data.lazy import Lazy, RowNumbers, UnreadableRow, whole
 from engram.data.schema.columns import Kind, Schema
-from engram.networks.base import Inputs, Model, UnknownToken, with_personal
+from engram.networks.base import Inputs, Model, UnknownToken, personal_patterns, with_personal
 from engram.networks.built_in import count_parameters, network
 from engram.networks.layer_units import with_units
 from engram.networks.loss_fit import check_fit
@@ -247,6 +247,7 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
             hidden=e.hidden_widths,
             tokens=e.num_tokens,
             norm=e.norm,
+            adapters=e.adapters,
             statistics=e.statistics,
             generator=generator(),
         )
@@ -271,8 +272,9 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
         local = e.statistics == "local"
         if e.personal == "*" and is_one_clients(e.model):
             return model._replace(personal=frozenset(start))
-        if e.personal or (local and model.running):
-            model = with_personal(model, start, personal=e.personal, running=local)
+        personal = personal_patterns(e.personal, e.adapters)
+        if personal or (local and model.running):
+            model = with_personal(model, start, personal=personal, running=local)
         return model
     except ValueError as error:
         hint = _HINT if _LAST.fullmatch(kind.inputs) and e.images == "auto" else ""

@@ -1,7 +1,7 @@
 """A model in a folder of its own, which needs neither its run nor its data.
 
-``model.safetensors`` or ``model.onnx`` holds the model; ``model.json`` says what it is, with a
-checksum of the model's file; ``card.md`` says it to people.
+``model.safetensors``, ``model.onnx`` or ``adapter_model.safetensors`` holds the model;
+``model.json`` says what it is, with a checksum of the model's file; ``card.md`` says it to people.
 """
 
 import hashlib
@@ -30,6 +30,7 @@ from engram.home.exporting import FORMATS, Format, check_onnx
 from engram.home.model_json import ModelJson
 from engram.home.onnx import on_tensors, to_onnx
 from engram.home.onnx_sandbox import USUAL, Limits, run_apart
+from engram.home.peft_adapter import to_peft
 from engram.home.prediction_intervals import Interval
 from engram.networks.base import called
 from engram.networks.export_modules import Mixture, Recalling, Shifted, layered
@@ -143,10 +144,13 @@ class Package(NamedTuple):
         Raises:
             Refused: If it cannot be written, or the format cannot hold it.
         """
-        data = to_onnx(self.module, self.exported.kind) if format_ == "onnx" else self.weights
+        texts = {"card.md": self.card} | ({"coefficients.csv": self.table} if self.table else {})
+        if format_ == "peft":
+            data, texts["adapter_config.json"] = to_peft(self.module)
+        else:
+            data = to_onnx(self.module, self.exported.kind) if format_ == "onnx" else self.weights
         sums = {"format": format_, "sha256": hashlib.sha256(data).hexdigest()}
         about = json.dumps(summed(self.exported.to_json() | sums), indent=2)
-        texts = {"card.md": self.card} | ({"coefficients.csv": self.table} if self.table else {})
         with refusing(f"{folder} cannot be written"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(folder / FORMATS[format_], data)
@@ -199,8 +203,9 @@ def load_model(folder: str | Path) -> nn.Module:
 
 
 def _loaded(folder: str | Path, exported: Exported, format_: Format, data: bytes) -> nn.Module:
-    if format_ == "onnx":
-        expected = "safetensors to be loaded as a module (onnxruntime runs the others)"
+    if format_ != "safetensors":
+        other = "onnxruntime runs" if format_ == "onnx" else "PeftModel.from_pretrained opens"
+        expected = f"safetensors to be loaded as a module ({other} the others)"
         raise Refused(must(f"format of {folder}", format_, expected))
     with _named(folder):
         return rebuilt(exported, _tensors(data))

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from engram.home.exported import Package
 
 
-Format = Literal["safetensors", "onnx"]
-FORMATS: Final[dict[Format, str]] = {"safetensors": "model.safetensors", "onnx": "model.onnx"}
+Format = Literal["safetensors", "onnx", "peft"]
+FORMATS: Final[dict[Format, str]] = {
+    "safetensors": "model.safetensors",
+    "onnx": "model.onnx",
+    "peft": "adapter_model.safetensors",
+}
 """The formats of a model's file, and what it is called."""
 
 

@@ -55,7 +55,7 @@ class ModelJson(Stored):
     classes: list[str]
     client: _Text
     source: _Text
-    format: Literal["safetensors", "onnx"]
+    format: Literal["safetensors", "onnx", "peft"]
     sha256: str
     ranges: Annotated[list[_Range], Field(default_factory=list)]
     intervals: Annotated[list[_Interval], Field(default_factory=list)]

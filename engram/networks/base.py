@@ -17,6 +17,14 @@ Outputs = Tensor  # or, for a loss and metrics of a user, a tuple or dictionary 
 
 Statistics = Literal["average", "local", "fixed"]
 
+Adapters = Literal["shared", "frozen-a", "shared-a", "personal", "dual"]
+
+_ADAPTERS: Final = {
+    "shared-a": "*.lora_*B.*",  # lora_B and lora_embedding_B
+    "personal": "*.lora_*",
+    "dual": "*.lora_*.personal*",
+}
+
 VARIANCE: Final = "running_var"
 """Name of a batch norm's running variance."""
 
@@ -47,6 +55,7 @@ class Model(NamedTuple):
             ``dense0`` and so on; 0 if it does not end so.
         activations: Number of activations for one example.
         parameters: Number of parameters.
+        frozen: Bytes of frozen parameters, which are no parameters here.
         least_rows: Rows that a batch must have in training, at least; 2 with batch norm.
         running: Names of running statistics, which are no parameters, though among ``init``'s.
         tokens: For each input that goes to an embedding, how many tokens this has; None for other
@@ -87,6 +96,7 @@ class Model(NamedTuple):
     width: int = 0
     drawn: bool = False
     module: Callable[[Params], nn.Module] | None = None
+    frozen: int = 0
 
 
 def moved(z: Tensor, shift: Tensor | None) -> Tensor:
@@ -113,11 +123,15 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Copies a module; refuses hooks on its parameters, which a copy would lack."""
+    """Copies a module but for its frozen parameters; refuses hooks, which a copy would lack."""
     hooked = any(x._backward_hooks or x._post_accumulate_grad_hooks for x in module.parameters())
     what = f"gradients of {type(module).__name__}"
     require(not hooked, what, "hooks on parameters", "those of its functions (no hooks)")
-    return copy.deepcopy(module)
+    # Of adapters that are switched off, which may be switched on, copies are needed.
+    named = ((x, name) for name, x in module.named_parameters())
+    return copy.deepcopy(
+        module, {id(x): x for x, name in named if not x.requires_grad and ".lora_" not in name}
+    )
 
 
 def matching(
@@ -160,9 +174,21 @@ def with_personal(model: Model, names: Iterable[str], *, personal: str, running:
         matched = matching(model, called, dict.fromkeys(patterns, 0.0), "personal").keys()
         found |= matched if text == personal else called.keys() - matched
     if not called.keys() - found - model.running:
-        expected = "less than all parameters: clients learn some together"
+        expected = "less than all parameters: clients learn some together (in local, none)"
         raise ValueError(must("personal", personal, expected))
     return model._replace(personal=frozenset(found))
+
+
+def personal_patterns(personal: str, adapters: Adapters) -> str:
+    """Returns patterns of personal parameters, with commas: given ones, and those of adapters.
+
+    Raises:
+        ValueError: If the given ones are of shared parameters.
+    """
+    own = _ADAPTERS.get(adapters, "")
+    expected = f"patterns without ! where adapters is {adapters}"
+    require(not own or not personal.startswith("!"), "personal", personal, expected)
+    return ",".join(filter(None, (personal, own)))
 
 
 def network_of(model: Model, initial: Params, draw: Callable[[], Params]) -> Network:

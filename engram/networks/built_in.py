@@ -17,7 +17,7 @@ from torch.nn import functional
 from engram.core.checks import require
 from engram.core.derivatives import vectorized
 from engram.core.types import Params
-from engram.networks.base import Inputs, Model, Statistics, moved
+from engram.networks.base import Adapters, Inputs, Model, Statistics, moved
 from engram.networks.registry import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known, maker
 
 Norm = Literal["batch", "group"]
@@ -31,6 +31,7 @@ def network(
     hidden: Sequence[int],
     tokens: int = 0,
     norm: Norm = "batch",
+    adapters: Adapters = "shared",
     statistics: Statistics,
     generator: Generator,
 ) -> Model:
@@ -43,6 +44,7 @@ def network(
         hidden: Widths of the hidden layers of a built-in one.
         tokens: Number of tokens of a built-in one for texts.
         norm: Whether batch norm is ``batch`` norm, or ``group`` norm takes its place.
+        adapters: As for ``with_adapters``.
         statistics: As for ``from_module``.
         generator: Draws a module's constants, as ``Model.init`` draws its parameters.
 
@@ -50,18 +52,22 @@ def network(
         ValueError: If there is none of that name, or it does not fit the rows.
     """
     _check(name, example)
+    own = maker(name)
+    expected = "shared where the network is built in"
+    require(own is not None or adapters == "shared", "adapters", adapters, expected)
     if name in FLAT:
         return build_model(name, input_shape=example.shape[1:], outputs=outputs, hidden=hidden)
 
     from engram.networks.catalogue import (  # noqa: PLC0415 - most runs have one small network
         built_in_module,
+        with_adapters,
         with_group_norm,
     )
     from engram.networks.module import from_module  # noqa: PLC0415 - most runs have one small network
 
-    own = maker(name)
     make = built_in_module(name, example, outputs, hidden, tokens) if own is None else own
     make = with_group_norm(make) if norm == "group" else make
+    make = make if adapters == "shared" else with_adapters(make, adapters)
     model = from_module(make, example, generator=generator, statistics=statistics)
     return model if own is not None else model._replace(drawn=False)  # they hold no constants
 

@@ -1,5 +1,6 @@
 """Built-in networks that are modules: residual ones for images, for characters, and for texts."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from engram.core.checks import require
 from engram.data.tokenizers import PADDING
-from engram.networks.base import Inputs, copied
+from engram.networks.base import Adapters, Inputs, copied
 from engram.networks.functional import NORMS
 from engram.networks.module import Make
 from engram.networks.registry import TEXTS, TORCHVISION
@@ -24,6 +25,8 @@ _HEADS: Final = 4
 _WINDOWS: Final = (3, 4, 5)  # words, as in Kim (2014)
 _ALONE: Final = {"aux_logits": False, "init_weights": True}  # no second outputs in training
 _OPTIONS: Final = {"googlenet": _ALONE, "inception_v3": _ALONE}
+_OWN: Final = "personal"  # name of the adapter that each client keeps where there are two
+_FIXED: Final = (".lora_A.", ".lora_embedding_A.")
 
 
 def built_in_module(
@@ -134,6 +137,57 @@ class _RowDropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * super().forward(x.new_ones(len(x), *[1] * (x.ndim - 1)))
+
+
+# --- Adapters ------------------------------------------------------------------------------------
+
+
+def with_adapters(make: Make, adapters: Adapters) -> Callable[[], nn.Module]:
+    """Returns a constructor of a ``peft`` model with other adapters.
+
+    Args:
+        make: The model, which stays as it is, or what makes one.
+        adapters: ``frozen-a``: A stays as it is drawn (FFA-LoRA; Sun et al., ICLR 2024). ``dual``:
+            an adapter called "personal" is added to the active one, whose output it adds to, unless
+            the model has one by this name (Yang et al., NeurIPS 2024, with fixed weights). Others
+            change no model, only what is personal.
+
+    Raises:
+        ValueError: If the model has no such adapters, or two cannot be added up.
+    """
+
+    def build() -> nn.Module:
+        module = copied(make) if isinstance(make, nn.Module) else make()
+        found = lora_of(module)
+        expected = f"a peft model with LoRA where adapters is {adapters}"
+        require(bool(found), "model", type(module).__name__, expected)
+        if adapters == "frozen-a":
+            for name, leaf in module.named_parameters():
+                leaf.requires_grad_(leaf.requires_grad and not any(a in name for a in _FIXED))
+        if adapters == "dual":
+            _add_personal(module)
+        return module
+
+    return build
+
+
+def lora_of(module: Any) -> dict[str, Any]:
+    """Returns the configurations of a ``peft`` model's active LoRA adapters, by name."""
+    active = getattr(module, "active_adapters", None)  # a method, of models of transformers
+    configs = {name: module.peft_config[name] for name in active} if type(active) is list else {}
+    return {name: config for name, config in configs.items() if config.peft_type == "LORA"}
+
+
+def _add_personal(module: Any) -> None:
+    (first, config), *_ = lora_of(module).items()
+    if _OWN not in module.peft_config:
+        module.add_adapter(_OWN, copy.deepcopy(config))
+    for each in (config, module.peft_config[_OWN]):
+        plain = not (each.use_dora or each.use_rslora or each.modules_to_save)
+        given = "one with use_dora, use_rslora, modules_to_save or bias"
+        expected = "plain LoRA where adapters is dual"
+        require(plain and each.bias == "none", "peft configuration", given, expected)
+    module.base_model.set_adapter([first, _OWN])
 
 
 # --- Images --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Any ``torch.nn.Module`` as a network: a function of a parameter dictionary."""
 
 import copy
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, MutableMapping, Set
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from engram.core.checks import require
 from engram.core.process_modes import drawing
@@ -22,6 +23,7 @@ Make = nn.Module | Callable[[], nn.Module]
 """A module, whose parameters are where every run starts, or what makes one: a class, a function."""
 
 _PLAIN: Final = (nn.Linear, nn.ReLU)
+_CONSTANTS: Final[MutableMapping[Tensor, str]] = WeakTensorKeyDictionary()  # frozen, in use
 
 
 def from_module(
@@ -100,6 +102,7 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
         width=width,
         drawn=not isinstance(make, nn.Module),
         module=holding,
+        frozen=sum(leaf.nbytes for leaf in module.parameters() if not leaf.requires_grad),
     )
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
 
@@ -111,12 +114,26 @@ def _seed(make: Make, generator: Generator) -> int:
 
 
 def _made(make: Make, example: Inputs) -> nn.Module:
-    made = make if isinstance(make, nn.Module) else make()
+    made = make if isinstance(make, nn.Module) else _with_known_constants(make())
     require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
     for name, leaf in made.named_parameters():  # before a call blames something else
         fits = not leaf.requires_grad or leaf.dtype == torch.float32
         require(fits, name, str(leaf.dtype), "float32, for it is trained (module.float())")
     _try(made, example)
+    return made
+
+
+def _with_known_constants(made: nn.Module) -> nn.Module:
+    """Replaces frozen parameters by equal ones of a module that is in use, if there is one."""
+    in_use = {name: leaf for leaf, name in _CONSTANTS.items()}
+    for place, part in made.named_modules() if isinstance(made, nn.Module) else ():
+        for at, leaf in part._parameters.items():
+            if leaf is not None and not leaf.requires_grad:
+                name = f"{place}.{at}"
+                known = in_use.get(name, leaf)
+                kinds = {(x.dtype, x.device) for x in (known, leaf)}
+                part._parameters[at] = known if len(kinds) == 1 and same(known, leaf) else leaf
+                _CONSTANTS[part._parameters[at]] = name
     return made
 
 

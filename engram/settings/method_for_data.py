@@ -28,7 +28,7 @@ from engram.core.types import Params
 from engram.data.federated import example, model_for
 from engram.data.schema.columns import Kind
 from engram.guards.facts import Fact
-from engram.networks.base import Model, network_of
+from engram.networks.base import Inputs, Model, network_of
 from engram.settings.errors import Refused, one_line
 
 if TYPE_CHECKING:
@@ -174,14 +174,32 @@ def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps:
     return sum(n * (end - at) for n, (at, end) in zip(each, pairwise(starts), strict=True))
 
 
+def forecast(experiment: "Experiment", kind: Kind, rows: Inputs) -> str:
+    """Describes what a client sends, keeps and needs in a round, uncompressed and without rows.
+
+    Raises:
+        Refused: The settings do not fit the data, or the memory.
+    """
+    e, model = experiment, model_for(experiment, kind, rows)
+    shapes = shapes_on(e, model, kind.outputs)
+    sizes = map(nbytes, (shapes.received, shapes.sent, shapes.kept))
+    each = [f"{size / 2**10:,.1f} KiB" for size in (*sizes, _client_size(shapes), model.frozen)]
+    words = "a client of {} receives {}, sends {} and keeps {}; its models take {} in training"
+    frozen = f", beside frozen parameters of {each.pop()}" if model.frozen else ""
+    return f"a round: {words.format(e.method, *each[:4])}{frozen}"
+
+
+def _client_size(shapes: Shapes) -> int:
+    # A node builds the server's slots, as they start, too.
+    held = max(nbytes(shapes.received), nbytes(shapes.method.server.start))
+    return held + _COPIES * nbytes(shapes.work)
+
+
 def check_client(experiment: "Experiment", shapes: Shapes) -> None:
     """Refuses slots of a client that do not fit into memory, or into ``memory-budget``."""
     e = experiment
-    # A node builds the server's slots, as they start, too.
-    held = max(nbytes(shapes.received), nbytes(shapes.method.server.start))
-    size = held + _COPIES * nbytes(shapes.work)
     most = int(e.memory_budget * 2**30)
-    check_room(f"a client of {e.method}", size, _advice(e), most=most)
+    check_room(f"a client of {e.method}", _client_size(shapes), _advice(e), most=most)
 
 
 def check_server(experiment: "Experiment", shapes: Shapes) -> None:

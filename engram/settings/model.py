@@ -73,6 +73,12 @@ class ModelSettings(Settings):
         description="running statistics of batch norm: average (of the clients' ones), local (each "
         "client keeps its own) or fixed (they stay, and are used in training, too)",
     )
+    adapters: Literal["shared", "frozen-a", "shared-a", "personal", "dual"] = Field(
+        "shared",
+        description="low-rank adapters of a peft model: shared; frozen-a (B alone is trained); "
+        "shared-a (each client keeps its B); personal (each keeps both: some other layer is "
+        "shared); dual (each keeps a second adapter, which adds to the shared one)",
+    )
     personal: str = Field(
         "",
         description="parameters that each client keeps to itself, as patterns of their names with "

@@ -208,9 +208,12 @@ def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
 
 @pytest.mark.usefixtures("drawn")
 def test_data_shows_who_holds_what(engram):
-    status, out, _ = engram("data", "--out", "held.png", "--json")
+    ditto = let("method=ditto", "hidden=40,40")
+    status, out, _ = engram("data", *ditto, "--out", "held.png", "--json")
     assert status == 0
     assert "validation" in out
+    size = f"{4 * (64 * 40 + 40 + 40 * 40 + 40 + 40 * 10 + 10) / 1024:.1f} KiB"
+    assert f"a client of ditto receives {size}, sends {size} and keeps {size};" in out
     found = json.loads(out.splitlines()[-1])
     for part, rows in (("training", 32), ("validation", 8), ("test", 30)):
         assert np.array(found[part]).shape == (20, 10)

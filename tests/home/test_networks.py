@@ -177,7 +177,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(run_of, tmp_path, monkey
     run = run_of(method="fedavg")
     with pytest.raises(Refused, match=r"client must be in 0\.\.5, got 6"):
         run.export(6)
-    with pytest.raises(Refused, match="format must be one of safetensors, onnx, got 'pkl'"):
+    with pytest.raises(Refused, match="format must be one of safetensors, onnx, peft, got 'pkl'"):
         run.export(1, format="pkl")
     monkeypatch.setattr(exporting, "find_spec", lambda name: None)
     with pytest.raises(Refused, match="onnx needs more packages: pip install 'engram"):
