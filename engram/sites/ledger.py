@@ -198,7 +198,7 @@ class Ledger:
             return _read[self._chain.file][1]
         head = read_head(self._head)  # before the ledger, which may grow meanwhile
         lines, fault, last = self._chain.read()
-        fault = fault or self._unclosed() or _changed(lines) or head.behind(lines, last)
+        fault = _changed(lines) or fault or self._unclosed() or head.behind(lines, last)
         books = _added(Books([], fault, NOTHING, {}, {}, False), lines, last)
         if fault:
             books = _at_least(books, head)
