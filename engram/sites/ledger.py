@@ -22,6 +22,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from json import JSONDecoder
 from logging import getLogger
@@ -145,6 +146,12 @@ class Books(NamedTuple):
         if self.others:
             return last + 1
         return next((x["account"] for x in reversed(self.lines) if "account" in x), last)
+
+    def remedy(self, folder: Path) -> str:
+        """Fault of the ledger of a client's folder, and how its operator goes on."""
+        command = f"engram ledger {shlex.quote(str(folder))} --accept"
+        who = "once its operator has compared copies"
+        return f"{self.fault}; {command} begins it anew, with what is known, {who}"
 
     def total(self, data: str) -> float:
         """Returns the sum of mu^2 that is spent of a data set's account."""
