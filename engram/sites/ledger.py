@@ -242,12 +242,11 @@ class Ledger:
         try:
             books = self.read()
         except Refused as error:
-            _log.error("%s", error)
             raise Refused(
-                "this site's ledger cannot be read, so that nothing leaves it: its log says more"
+                "this site's ledger cannot be read, so that nothing leaves it: its operator looks "
+                "at engram ledger CLIENT_FOLDER"
             ) from error
         if books.fault:
-            _log.error("%s: engram ledger --accept begins it anew, with what is known", books.fault)
             raise Refused(
                 "this site's ledger is damaged, so that nothing leaves it: its operator looks at "
                 "engram ledger CLIENT_FOLDER, and goes on by --accept"
