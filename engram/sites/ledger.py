@@ -148,10 +148,12 @@ class Books(NamedTuple):
         return next((x["account"] for x in reversed(self.lines) if "account" in x), last)
 
     def remedy(self, folder: Path) -> str:
-        """Fault of the ledger of a client's folder, and how its operator goes on."""
-        command = f"engram ledger {shlex.quote(str(folder))} --accept"
+        """Fault of the ledger of a client's folder, and how its operator goes on; "" if whole."""
+        how = (
+            f"engram ledger {shlex.quote(str(folder))} --accept begins it anew, with what is known"
+        )
         who = "once its operator has compared copies"
-        return f"{self.fault}; {command} begins it anew, with what is known, {who}"
+        return self.fault and f"{self.fault}; {how}, {who}"
 
     def total(self, data: str) -> float:
         """Returns the sum of mu^2 that is spent of a data set's account."""

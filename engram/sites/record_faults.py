@@ -1,45 +1,33 @@
-"""Checks of a site's records, its ledger and its log, with what its operator does about a fault."""
+"""Faults of a site's records, its ledger and its log, with what its operator does about them."""
 
 from logging import getLogger
 from pathlib import Path
 
-from engram.settings.errors import EngramError, Refused
+from engram.settings.errors import Refused
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.ledger import LEDGER, Ledger
 
 _log = getLogger("flwr.engram")
 
 
-def check_ledger(folder: Path, state: Path) -> str:
-    """Describes the ledger of a client's folder, which is whole.
-
-    Raises:
-        Refused: It is not, or cannot be read.
-    """
-    books = Ledger(state / LEDGER, 0.0, 0.0).read()
-    if books.fault:
-        raise Refused(books.remedy(folder))
-    return f"lines: {len(books.lines)}, none changed"
-
-
-def check_log(state: Path) -> str:
-    """Describes the log of a node, which is whole.
-
-    Raises:
-        Refused: It is not, or cannot be read.
-    """
-    log = Audit(state / AUDIT).read()
-    if log.fault:
-        how = f"this site's operator stops the node, and puts back {state / AUDIT} of a backup"
-        raise Refused(f"{log.fault}; {how}, or the site signs no release")
-    return f"lines: {len(log.lines)}, none changed"
+def faults(folder: Path, state: Path) -> dict[str, str]:
+    """Faults of the ledger and the log of a client's folder; "" for one that is whole."""
+    back = f"this site's operator stops the node, and puts back {state / AUDIT} of a backup"
+    looks = {
+        "ledger": lambda: Ledger(state / LEDGER, 0.0, 0.0).read().remedy(folder),
+        "log": lambda: (fault := Audit(state / AUDIT).read().fault) and f"{fault}; {back}",
+    }
+    found = {}
+    for about, look in looks.items():
+        try:
+            found[about] = look()
+        except Refused as error:  # it cannot be read
+            found[about] = str(error)
+    return found
 
 
 def open_log(folder: Path, state: Path) -> Audit:
     """Returns the log of a node that begins; says faults of it and of the ledger."""
-    for look in (lambda: check_ledger(folder, state), lambda: check_log(state)):
-        try:
-            look()
-        except EngramError as error:
-            _log.error("%s", error)
+    for fault in filter(None, faults(folder, state).values()):
+        _log.error("%s", fault)
     return Audit(state / AUDIT)

@@ -179,9 +179,7 @@ def test_a_changed_ledger_or_log_is_found_with_who_does_what():
     Ledger(STATE / "ledger", 9.0, 1e-5).spend("a" * 64, 0.1, {"kind": "train"})
     for number in range(3):
         Audit(STATE / "log").append({"kind": "train", "round": number}, trained=True)
-    there = found(CLIENT)
-    assert there["ledger"].text == "lines: 1, none changed"
-    assert there["log"].text == "lines: 3, none changed"
+    assert all(each.ok for each in found(CLIENT).values())
     ledger, log = STATE / "ledger" / "ledger.jsonl", STATE / "log" / "log.jsonl"
     whole = log.read_text()
     log.write_text(whole.replace('"round": 0', '"round": 7'))
