@@ -19,7 +19,7 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat
 from engram.flower import Site, client
 from engram.flower.module import NetworkModule
-from engram.flower.replay import Replay, traits_of
+from engram.flower.replay import Lacking, Replay, traits_of
 from engram.guards.central_noise import central_noise
 from engram.guards.clip import clip
 from engram.guards.robust.choices import robust_center
@@ -131,6 +131,28 @@ def test_a_memory_that_is_lost_begins_anew():
     assert "has lost its memory" in str(error)
     assert kept(grid.contexts[100])
     assert len(calls) == 8
+
+
+@pytest.mark.full
+def test_a_function_that_is_run_again_computes_nothing_twice():
+    replay, seen = Replay(), []
+
+    def function():
+        x = 3 * torch.ones(2)
+        for _ in range(2):
+            seen.append(x)
+            x = x - replay.objective.gradient({"w": x}, None)["w"]
+        return x
+
+    while (found := replay.run(function)) is None:
+        replay.answers.append({"w": replay.asked.point["w"] / 3})
+    assert found.tolist() == pytest.approx([4 / 3] * 2)  # 3 (1 - 1 / 3)^2
+    assert [x is seen[0] for x in seen] == [True, True, False, True, False]
+    assert seen[2] is seen[4]
+    assert not replay._results
+    with pytest.raises(Lacking):
+        replay.run(lambda: replay.objective.loss(5 * torch.ones(2), None))
+    assert replay.run(lambda: 2 * torch.ones(2)).tolist() == [2, 2]
 
 
 @pytest.mark.full
