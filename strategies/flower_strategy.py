@@ -233,6 +233,9 @@ class MethodStrategy(FedAvg):
         gone, all_hold = [*self._numbers], self._holding == self._numbers.keys()
         numbered = [*nodes, *gone[len(nodes) :]][: len(gone)]
         self._numbers = {node: i for i, node in enumerate(numbered)}
+        if self._holding and not all_hold and self.method.client.start:
+            words = "nodes have new ids; of %d clients %d had a memory: who has lost it begins anew"
+            _log.warning(words, len(gone), len(self._holding))
         self._holding = set(self._numbers) if all_hold else set()
 
     def _constant(self) -> Params:

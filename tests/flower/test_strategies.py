@@ -172,7 +172,7 @@ DITTO = pytest.param(s.Ditto, {"lambda_": 0.5}, marks=pytest.mark.full)
 
 
 @pytest.mark.parametrize(("cls", "settings"), [DITTO, (s.Scaffold, {})])
-def test_a_strategy_that_is_resumed_ends_where_it_would_have(tmp_path, cls, settings):
+def test_a_strategy_that_is_resumed_ends_where_it_would_have(tmp_path, cls, settings, lines):
     ends, net = [], Net()
     for cuts in ((4,), (2, 4)):
         folder = tmp_path / str(len(cuts))
@@ -196,6 +196,8 @@ def test_a_strategy_that_is_resumed_ends_where_it_would_have(tmp_path, cls, sett
     assert ends[0][1][4:] == ends[1][1]  # cohorts are a function of seed and round
     assert len({*ends[0][1]}) > 2
     assert [*result.train_metrics_clientapp] == [3, 4]
+    had = f"of 4 clients {len({*ends[0][1][:4]})} had a memory: who has lost it begins anew"
+    assert [had in line for line in lines] == [True]
     with pytest.raises(Refused, match=r"resume must be a folder of this mr-mtl, got one with"):
         s.MRMTL(net, resume=folder / "server")
     for path in (folder / "server").glob("round-4/*.safetensors"):
