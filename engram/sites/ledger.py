@@ -149,11 +149,9 @@ class Books(NamedTuple):
 
     def remedy(self, folder: Path) -> str:
         """Fault of the ledger of a client's folder, and how its operator goes on; "" if whole."""
-        how = (
-            f"engram ledger {shlex.quote(str(folder))} --accept begins it anew, with what is known"
-        )
-        who = "once its operator has compared copies"
-        return self.fault and f"{self.fault}; {how}, {who}"
+        command = f"engram ledger {shlex.quote(str(folder))} --accept"
+        how = "begins it anew, with what is known, once its operator has compared copies"
+        return self.fault and f"{self.fault}; {command} {how}"
 
     def total(self, data: str) -> float:
         """Returns the sum of mu^2 that is spent of a data set's account."""

@@ -156,7 +156,7 @@ def test_a_server_that_runs_says_whether_the_client_s_node_is_connected(tmp_path
         hub.stop()
 
 
-def test_a_damaged_memory_is_named():
+def test_a_damaged_memory_log_or_ledger_is_named():
     store = DiskStore(STATE / "memory" / "0123456789abcdef")
     for client in (1, 3):
         store.save(client, {"w": torch.ones(3)}, server_round=2, durable=0)
@@ -172,9 +172,7 @@ def test_a_damaged_memory_is_named():
     about, text = wrong(CLIENT)
     assert about == "memories"
     assert "client-3/round-2.memory" in text
-
-
-def test_a_changed_ledger_or_log_is_found_with_who_does_what():
+    path.unlink()
     (STATE / "ledger").mkdir(parents=True)
     Ledger(STATE / "ledger", 9.0, 1e-5).spend("a" * 64, 0.1, {"kind": "train"})
     for number in range(3):
