@@ -106,8 +106,7 @@ class MethodStrategy(FedAvg):
         in no result.
 
         Raises:
-            Refused: The arrays are not those of the network, or the replies of all rounds were
-                left out.
+            Refused: The arrays are not those of the network, or all replies were left out.
         """
         self._why = ""  # of the last reply that was left out
         if initial_arrays is not None and not self._done:

@@ -1,5 +1,6 @@
 """Faults of a site's records, its ledger and its log, with what its operator does about them."""
 
+from collections.abc import Callable
 from logging import getLogger
 from pathlib import Path
 
@@ -13,7 +14,7 @@ _log = getLogger("flwr.engram")
 def faults(folder: Path, state: Path) -> dict[str, str]:
     """Faults of the ledger and the log of a client's folder; "" for one that is whole."""
     back = f"this site's operator stops the node, and puts back {state / AUDIT} of a backup"
-    looks = {
+    looks: dict[str, Callable[[], str]] = {
         "ledger": lambda: Ledger(state / LEDGER, 0.0, 0.0).read().remedy(folder),
         "log": lambda: (fault := Audit(state / AUDIT).read().fault) and f"{fault}; {back}",
     }
