@@ -1,7 +1,8 @@
 """Notes a node's rounds, in its log and in its audit."""
 
 from collections.abc import Mapping
-from logging import INFO, WARNING, getLogger
+from logging import DEBUG, INFO, WARNING, getLogger
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from engram.client.requests import round_of
@@ -23,6 +24,8 @@ _REFUSED: Final = {
 _ROWS: Final = "num-examples"  # key of a reply's metrics; the others are a loss, or scores
 _MOST: Final = 3  # metrics that a line names; JSON has all
 
+_said: Final[dict[Path, str]] = {}  # last line about the answers of each log's node
+
 
 class Exchanged(NamedTuple):
     """The run of a message, and the cost of its answer."""
@@ -40,7 +43,7 @@ class Exchanged(NamedTuple):
 def noted(
     question: Question, reply: Reply, exchanged: Exchanged, audit: Audit, *, counts: bool
 ) -> Reply:
-    """Logs the answer to a message, and returns it.
+    """Logs the answer to a message, and returns it; of refusals that are alike, the first.
 
     What the audit cannot have is replaced by an error: nothing else leaves the site unnoted.
 
@@ -49,8 +52,10 @@ def noted(
     fields = _fields(question, reply, exchanged)
     if fields is None:
         return reply
-    level = WARNING if "why" in fields else INFO
-    _log.log(level, "%s", in_words(fields), extra={"fields": fields})
+    words = in_words(fields)
+    repeated, _said[audit.folder] = _said.get(audit.folder) == words, words
+    level = INFO if "why" not in fields else DEBUG if repeated else WARNING
+    _log.log(level, "%s", words, extra={"fields": fields})
     try:
         audit.append(_bounded(fields), trained=counts)
     except OSError as error:

@@ -106,8 +106,9 @@ class MethodStrategy(FedAvg):
         in no result.
 
         Raises:
-            Refused: The arrays are not those of the network.
+            Refused: The arrays are not those of the network, or all replies were left out.
         """
+        self._why = ""  # of the last reply that was left out
         if initial_arrays is not None and not self._done:
             try:
                 self._side.net.load_state_dict(initial_arrays.to_torch_state_dict())
@@ -119,6 +120,8 @@ class MethodStrategy(FedAvg):
         score = evaluate_fn and (lambda n, x: evaluate_fn(n + done, self.whole(x)))
         configs = train_config, evaluate_config
         result = super().start(grid, self._arrays(), rounds, timeout, *configs, score)
+        if self._why and not result.arrays:
+            raise Refused(f"all replies of all rounds were left out, the last one: {self._why}")
         result.arrays = self.whole(result.arrays or self._arrays())
         for name in vars(result).keys() - {"arrays"}:
             setattr(result, name, {n + done: x for n, x in getattr(result, name).items()})
@@ -233,6 +236,9 @@ class MethodStrategy(FedAvg):
         gone, all_hold = [*self._numbers], self._holding == self._numbers.keys()
         numbered = [*nodes, *gone[len(nodes) :]][: len(gone)]
         self._numbers = {node: i for i, node in enumerate(numbered)}
+        if self._holding and not all_hold and self.method.client.start:
+            words = "nodes have new ids; of %d clients %d had a memory: who has lost it begins anew"
+            _log.warning(words, len(gone), len(self._holding))
         self._holding = set(self._numbers) if all_hold else set()
 
     def _constant(self) -> Params:
@@ -325,4 +331,5 @@ class MethodStrategy(FedAvg):
 
     def _leave_out(self, number: int, node: int, reason: str) -> None:
         self._holding.discard(node)  # it is sent what clients begin with again
+        self._why = reason
         _log.warning("round %d: node %d is left out: %s", number, node, reason)

@@ -198,8 +198,7 @@ def _show_ledger(book: Ledger, folder: Path, rules: Policy, *, as_json: bool) ->
         for text in book.in_words(books):
             out.print(text, soft_wrap=True)
     if books.fault:
-        command = f"engram ledger {shlex.quote(str(folder))} --accept"
-        raise RunStopped(f"{books.fault}; {command} begins it anew, with what is known")
+        raise RunStopped(books.remedy(folder))
 
 
 def _cells(line: Mapping[str, Any]) -> list[str]:

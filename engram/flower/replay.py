@@ -5,11 +5,13 @@ again from its start once the loop has taken the gradient: without threads, for 
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from engram.core.method import Context, Objective, Slots
 from engram.core.personal_parameters import build
@@ -56,8 +58,10 @@ def _lacking(what: str) -> Callable[..., Any]:
     return asked
 
 
-class Replay:
+class Replay(TorchFunctionMode):
     """The objective of a method with gradients from outside.
+
+    A function that is run again takes the results of its operations so far from the run before.
 
     Attributes:
         objective: The objective for ``Context``.
@@ -66,8 +70,10 @@ class Replay:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.answers: list[Params] = []
-        self._at = 0
+        self._results: list[Any] = []
+        self._at = self._past = 0  # answers and operations of this run so far
         self.asked: Asked
         losses, products = _lacking("losses at several models"), _lacking("Hessian products")
         derivative = _lacking(_TERMS)
@@ -77,14 +83,26 @@ class Replay:
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Runs a function as far as the answers go; returns None if it asks for one more."""
-        self._at = 0
+        self._at = self._past = 0
+        whole = bool(self.answers and not self._results)  # known beforehand: it is run once
         try:
-            result = function(*args)
+            with nullcontext() if whole else self:
+                result = function(*args)
         except Asked as asked:
             self.asked = asked
             return None
-        self.answers = []
+        except Lacking:
+            self.answers, self._results = [], []
+            raise
+        self.answers, self._results = [], []
         return result
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Returns an operation's result, that of the run before if there is one."""
+        if self._past == len(self._results):
+            self._results.append(func(*args, **(kwargs or {})))
+        self._past += 1
+        return self._results[self._past - 1]
 
     def _gradient(self, w: Params, batch: Any, names: Any = None) -> Params:
         if self._at == len(self.answers):

@@ -57,6 +57,8 @@ class Session(Side):
         self.result: tuple[Slots, Slots] | None = None
         self.again, self.batching, self.gradients = False, False, 0
         self._steps, self._loss, self._first = steps, loss, first
+        # Of each phase, the step with which it begins; of the first alone, if steps are not known.
+        self._starts = first_steps(self.method.client.phases, steps) if steps else [0]
         self._tokens = tuple(Token() for _ in range(self.method.client.phases[0].batches))
         self._work: Slots = {}  # until the method begins
         self._loaded: Params = {}
@@ -103,7 +105,7 @@ class Session(Side):
             expected = "one optimizer of torch.optim must take steps of all of net in the block"
             raise Refused(f"{name}: {expected}, got none: train net itself, not a copy of it")
         if self._steps and self._taken != self._steps and len(phases) > 1:
-            if self._taken <= first_steps(phases, self._steps)[-1]:
+            if self._taken <= self._starts[-1]:
                 words = f"steps must be those of the block, {self._taken}, got {self._steps}"
                 raise Refused(f"{name}: {words}: its last phase had none")
             _log.warning("%s: %d steps in place of %d", name, self._taken, self._steps)
@@ -150,10 +152,7 @@ class Session(Side):
 
     @property
     def _phase(self) -> int:
-        if not self._steps:
-            return 0
-        starts = first_steps(self.method.client.phases, self._steps)
-        return sum(start <= self._taken for start in starts) - 1
+        return sum(start <= self._taken for start in self._starts) - 1
 
     def _show(self, point: Params) -> None:
         """Loads arrays into the network, but for those that are there already."""

@@ -25,6 +25,7 @@ from engram.server.status import members
 from engram.settings.errors import EngramError, Refused, RunStopped, few_names
 from engram.settings.files import is_locked, stats_below
 from engram.sites.encrypted_file import read_key
+from engram.sites.record_faults import faults
 from engram.wire.clock import in_words, now
 
 _SOON: Final = timedelta(days=30)  # until a certificate expires
@@ -154,6 +155,8 @@ def _superlink(folder: Path) -> str:
 def _node(folder: Path, state: Path, memory_key: Path | None, at: datetime) -> Iterator[Finding]:
     yield _tried("keys", lambda: _node_keys(read_node(folder, at=at), at))
     yield _tried("memories", lambda: _memories(state / "memory", memory_key))
+    for about, fault in faults(folder, state).items():
+        yield Finding(about, not fault, fault or "none of its lines was changed")
     yield _tried("disk", lambda: _disk(state if state.is_dir() else folder))
     yield _tried("clock", lambda: _clock(folder, state))
     yield _tried("node", lambda: _running(folder, state))

@@ -98,19 +98,26 @@ class Chain:
         Raises:
             Refused: A file of it cannot be read.
         """
-        lines, fault, last, number = list[dict[str, Any]](), "", NOTHING, 0
+        lines, last, number, before = list[dict[str, Any]](), NOTHING, 0, self.file
+        suspects = dict[int, Path]()  # lines of which the first fault is, and their files
         for path in self._files():
             for raw in _lines(path):
                 line, hashed = _parsed(raw)
-                follows = line.get("before") == last and line.get("line") == number + 1
+                counts = line.get("line") == number + 1
+                follows = counts and line.get("before") == last
+                if follows and [*suspects][1:] == [number]:  # it is as it was: that before is not
+                    del suspects[number]
                 # Of the first line of a closed file, the one before may have been removed.
                 begins = not lines and path != self.file and "line" in line
-                if not (follows or begins or fault):
-                    told = f"line {number + 1} of the {self.name} is not what was written"
-                    fault = f"{told}: see {path}"
-                number, last = line.get("line", number + 1), hashed
+                if not (follows or begins or suspects):
+                    suspects = {number: before} if counts and number else {}
+                    suspects[number + 1] = path
+                number, last, before = line.get("line", number + 1), hashed, path
                 lines.append(line)
-        return Chained(lines, fault, last)
+        if not suspects:
+            return Chained(lines, "", last)
+        told = f"line {' or '.join(map(str, suspects))} of the {self.name} is not what was written"
+        return Chained(lines, f"{told}: see {next(iter(suspects.values()))}", last)
 
     # --- Files ---------------------------------------------------------------------------------
 

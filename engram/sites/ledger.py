@@ -22,6 +22,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from json import JSONDecoder
 from logging import getLogger
@@ -146,6 +147,12 @@ class Books(NamedTuple):
             return last + 1
         return next((x["account"] for x in reversed(self.lines) if "account" in x), last)
 
+    def remedy(self, folder: Path) -> str:
+        """Fault of the ledger of a client's folder, and how its operator goes on; "" if whole."""
+        command = f"engram ledger {shlex.quote(str(folder))} --accept"
+        how = "begins it anew, with what is known, once its operator has compared copies"
+        return self.fault and f"{self.fault}; {command} {how}"
+
     def total(self, data: str) -> float:
         """Returns the sum of mu^2 that is spent of a data set's account."""
         return self.totals.get(self.account(data), 0.0)
@@ -198,7 +205,7 @@ class Ledger:
             return _read[self._chain.file][1]
         head = read_head(self._head)  # before the ledger, which may grow meanwhile
         lines, fault, last = self._chain.read()
-        fault = fault or self._unclosed() or _changed(lines) or head.behind(lines, last)
+        fault = _changed(lines) or fault or self._unclosed() or head.behind(lines, last)
         books = _added(Books([], fault, NOTHING, {}, {}, False), lines, last)
         if fault:
             books = _at_least(books, head)
@@ -235,12 +242,11 @@ class Ledger:
         try:
             books = self.read()
         except Refused as error:
-            _log.error("%s", error)
             raise Refused(
-                "this site's ledger cannot be read, so that nothing leaves it: its log says more"
+                "this site's ledger cannot be read, so that nothing leaves it: its operator looks "
+                "at engram ledger CLIENT_FOLDER"
             ) from error
         if books.fault:
-            _log.error("%s: engram ledger --accept begins it anew, with what is known", books.fault)
             raise Refused(
                 "this site's ledger is damaged, so that nothing leaves it: its operator looks at "
                 "engram ledger CLIENT_FOLDER, and goes on by --accept"

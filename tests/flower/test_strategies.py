@@ -19,7 +19,7 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat
 from engram.flower import Site, client
 from engram.flower.module import NetworkModule
-from engram.flower.replay import Replay, traits_of
+from engram.flower.replay import Lacking, Replay, traits_of
 from engram.guards.central_noise import central_noise
 from engram.guards.clip import clip
 from engram.guards.robust.choices import robust_center
@@ -134,6 +134,28 @@ def test_a_memory_that_is_lost_begins_anew():
 
 
 @pytest.mark.full
+def test_a_function_that_is_run_again_computes_nothing_twice():
+    replay, seen = Replay(), []
+
+    def function():
+        x = 3 * torch.ones(2)
+        for _ in range(2):
+            seen.append(x)
+            x = x - replay.objective.gradient({"w": x}, None)["w"]
+        return x
+
+    while (found := replay.run(function)) is None:
+        replay.answers.append({"w": replay.asked.point["w"] / 3})
+    assert found.tolist() == pytest.approx([4 / 3] * 2)  # 3 (1 - 1 / 3)^2
+    assert [x is seen[0] for x in seen] == [True, True, False, True, False]
+    assert seen[2] is seen[4]
+    assert not replay._results
+    with pytest.raises(Lacking):
+        replay.run(lambda: replay.objective.loss(5 * torch.ones(2), None))
+    assert replay.run(lambda: 2 * torch.ones(2)).tolist() == [2, 2]
+
+
+@pytest.mark.full
 def test_trainings_in_one_run_have_memories_of_their_own():
     net, app_runs = Net(), []
     for _ in range(2):
@@ -150,7 +172,7 @@ DITTO = pytest.param(s.Ditto, {"lambda_": 0.5}, marks=pytest.mark.full)
 
 
 @pytest.mark.parametrize(("cls", "settings"), [DITTO, (s.Scaffold, {})])
-def test_a_strategy_that_is_resumed_ends_where_it_would_have(tmp_path, cls, settings):
+def test_a_strategy_that_is_resumed_ends_where_it_would_have(tmp_path, cls, settings, lines):
     ends, net = [], Net()
     for cuts in ((4,), (2, 4)):
         folder = tmp_path / str(len(cuts))
@@ -174,6 +196,8 @@ def test_a_strategy_that_is_resumed_ends_where_it_would_have(tmp_path, cls, sett
     assert ends[0][1][4:] == ends[1][1]  # cohorts are a function of seed and round
     assert len({*ends[0][1]}) > 2
     assert [*result.train_metrics_clientapp] == [3, 4]
+    had = f"of 4 clients {len({*ends[0][1][:4]})} had a memory: who has lost it begins anew"
+    assert [had in line for line in lines] == [True]
     with pytest.raises(Refused, match=r"resume must be a folder of this mr-mtl, got one with"):
         s.MRMTL(net, resume=folder / "server")
     for path in (folder / "server").glob("round-4/*.safetensors"):

@@ -40,7 +40,8 @@ def test_a_change_shows_at_its_line(tmp_path):
     first, second, *rest = path.read_bytes().splitlines()
     changed = second.replace(b'"round": 2', b'"round": 7')
     for what, lines, number in [
-        ("changed", [first, changed, *rest], 3),
+        ("changed", [first, changed, *rest], 2),
+        ("followed by one line", [first, changed, rest[0]], "2 or 3"),
         ("taken out", [first, *rest], 2),
         ("cut off in front", [second, *rest], 1),
         ("exchanged", [second, first, *rest], 1),

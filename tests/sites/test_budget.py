@@ -136,14 +136,19 @@ def test_nothing_leaves_that_the_ledger_cannot_have(tmp_path, monkeypatch):
     assert "this site's ledger cannot be" in line
 
 
-def test_a_damaged_ledger_stops_all_answers(tmp_path):
+def test_a_damaged_ledger_stops_all_answers_and_is_said_once(tmp_path, warnings_of_engram):
     policy(tmp_path)
     first = train(tmp_path)
     assert not first.error
     file = tmp_path / "ledger" / "ledger.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"round": 1', b'"round": 2'))
+    warnings_of_engram.clear()
     for answer in (roster, train, evaluate):
         assert told(answer(tmp_path)).startswith("this site's ledger is damaged, so that nothing")
+    (said,) = warnings_of_engram.messages
+    assert said.endswith(
+        "its operator looks at engram ledger CLIENT_FOLDER, and goes on by --accept"
+    )
 
 
 def test_the_log_has_the_rows_and_epsilon_that_a_server_does_not_see(tmp_path):

@@ -19,7 +19,9 @@ from engram.link.server.invitations import invite
 from engram.server.status import Member
 from engram.settings.errors import RunStopped
 from engram.sites import doctor
+from engram.sites.audit import Audit
 from engram.sites.doctor import look_over
+from engram.sites.ledger import Ledger
 from tests.link.node.hubs import Hub
 from tests.link.server.federations import make
 from tests.link.wire.processes import until
@@ -69,7 +71,7 @@ def test_who_is_invited_or_has_gone_lacks_no_key(engram):
 def test_what_is_wrong_is_counted_in_the_end_and_is_json(engram):
     os.chmod(CLIENT / "client.key", 0o644)
     status, out, err = engram("doctor", CLIENT, "--json")
-    assert (status, err) == (1, "engram: 2 of 6 are not in order: keys, superlink\n")
+    assert (status, err) == (1, "engram: 2 of 8 are not in order: keys, superlink\n")
     first = json.loads(out)[0]
     assert (first["about"], first["ok"]) == ("keys", False)
     assert "chmod 600" in first["text"]
@@ -154,7 +156,7 @@ def test_a_server_that_runs_says_whether_the_client_s_node_is_connected(tmp_path
         hub.stop()
 
 
-def test_a_damaged_memory_is_named():
+def test_a_damaged_memory_log_or_ledger_is_named():
     store = DiskStore(STATE / "memory" / "0123456789abcdef")
     for client in (1, 3):
         store.save(client, {"w": torch.ones(3)}, server_round=2, durable=0)
@@ -170,6 +172,23 @@ def test_a_damaged_memory_is_named():
     about, text = wrong(CLIENT)
     assert about == "memories"
     assert "client-3/round-2.memory" in text
+    path.unlink()
+    (STATE / "ledger").mkdir(parents=True)
+    Ledger(STATE / "ledger", 9.0, 1e-5).spend("a" * 64, 0.1, {"kind": "train"})
+    for number in range(3):
+        Audit(STATE / "log").append({"kind": "train", "round": number}, trained=True)
+    assert all(each.ok for each in found(CLIENT).values())
+    ledger, log = STATE / "ledger" / "ledger.jsonl", STATE / "log" / "log.jsonl"
+    whole = log.read_text()
+    log.write_text(whole.replace('"round": 0', '"round": 7'))
+    about, text = wrong(CLIENT)
+    assert about == "log"
+    assert text.startswith("line 1 of the log is not what was written")
+    assert f"this site's operator stops the node, and puts back {STATE}/log of a backup" in text
+    log.write_text(whole)
+    ledger.write_text(ledger.read_text().replace('"total": 0.1', '"total": 0.0'))
+    text = wrong(CLIENT)[1]
+    assert text.startswith("line 1 of the ledger is not what was written; engram ledger fed/client")
 
 
 def test_a_full_disk_and_a_clock_that_went_back_are_found(monkeypatch):

@@ -65,7 +65,8 @@ def test_a_damaged_ledger_is_shown_and_accepted(engram, folder, book):
     status, out, err = engram("ledger", folder)
     assert status == 1
     assert "fedavg" in out
-    assert f"engram ledger {folder} --accept begins it anew, with what is known" in err
+    fault = "line 1 of the ledger is not what was written"
+    assert f"{fault}; engram ledger {folder} --accept begins it anew, with what is known" in err
     assert engram("ledger", folder, "--accept", "--others")[0] == 2
     status, out, _ = engram("ledger", folder, "--accept")
     assert status == 0

@@ -52,7 +52,7 @@ def test_a_log_that_was_changed_is_shown_and_ends_with_a_fault(engram, folder, a
     status, out, err = engram("log", folder)
     assert status == 1
     assert "on 12 rows" in out
-    assert err == f"engram: line 2 of the log is not what was written: see {path}\n"
+    assert err == f"engram: line 1 of the log is not what was written: see {path}\n"
 
 
 def test_a_folder_without_a_state_is_refused(engram, folder):

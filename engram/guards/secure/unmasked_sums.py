@@ -52,14 +52,16 @@ class Sums:
         if not later:
             raise Refused(
                 f"round must be above {last}, whose sum client-{party} has helped to unmask, "
-                f"got {session.number}: who sums a round twice, over other sites, learns more"
+                f"got {session.number}: who sums a round twice, over other sites, learns more; "
+                "start a new run from this one's models, by --from"
             )
         before = self._read(party, model)
         if parties and before and before != _digest(session, clients, parties):
             raise Refused(
                 f"sites of a sum must be those of the first sum of updates from this model, got "
-                f"{few(sorted(parties))} in round {session.number}: the difference may be "
-                "a single site's update; begin from another model, such as by another seed"
+                f"{few(sorted(parties))} in round {session.number}: the difference may be a single "
+                "site's update; once those are there, start the run again with the same --out; "
+                "else from another model (--from, or another seed)"
             )
 
     def note(self, party: int, session: Session, clients: Sequence[int], parties: Set[int]) -> None:

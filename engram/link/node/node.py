@@ -23,8 +23,8 @@ from engram.link.node.superlink_address import Way
 from engram.link.node.worker import Worker
 from engram.settings.errors import EngramError, Refused
 from engram.settings.files import locked, sweep
-from engram.sites.audit import AUDIT, Audit
 from engram.sites.policy import keep_policy
+from engram.sites.record_faults import open_log
 from engram.wire.counters import Counters, beat, serve_counters
 from engram.wire.counters import silence as silent_for
 
@@ -76,7 +76,7 @@ def run_node(
         reception, alive = _Reception(way, number), partial(beat, state / _ALIVE)
         worker = Worker(node_config, forked=forked)
         try:
-            audit = Audit(state / AUDIT)
+            audit = open_log(credentials.public_key.parent, state)
             answer = Answering(
                 worker, number, policy=policy, audit=audit, counters=counters, stop=stop
             )

@@ -203,8 +203,15 @@ def test_a_node_answers_over_the_link_and_does_no_work_twice(tmp_path):
 
 def test_a_node_waits_for_its_superlink_and_connects_anew(hub, warnings_of_engram):
     hub.stop()
+    state = hub.folder / "client-0" / "state"
+    (state / "log").mkdir(parents=True)
+    for name in ("ledger.head", "log/log.jsonl"):
+        (state / name).write_text("x\n")
     with hub.node() as there:
         until(lambda: "does not answer" in warnings_of_engram.text)
+        ledger, log, *_ = warnings_of_engram.messages
+        assert f"ledger.head is not what was written; engram ledger {hub.folder}/cl" in ledger
+        assert log.startswith("line 1 of the log is not what was written: see")
         for times in (1, 2):
             hub.start()
             until(
