@@ -54,8 +54,7 @@ def effects_of(found: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Me
     freedom = np.array([np.inf if one is None else one for one in given["freedom"]])
     low, high = (np.array(given.get(end, coef), dtype=float) for end in ("low", "high"))
     method = settings["method"]
-    family = settings.get(f"{method}.family")
-    ratio = RATIOS.get(family, "") if family else "hazard ratio"  # which alone has no family
+    ratio = RATIOS.get(settings.get(f"{method}.family", "hazards"), "")
     for k, name in enumerate(found["shared"]["names"]):
         if (np.isfinite(error[:, k]) & (error[:, k] > 0)).sum() > 1:
             one = meta_analysis(

@@ -13,11 +13,14 @@ from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
 from engram.scoring.survival_scores import concordant_pairs
+from engram.tables.effects.summaries import Summaries
+from engram.tables.effects.summary import Summary
 from engram.tables.model import feature_names, finite_features, weights_of
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import Baseline, StepFunction, baseline_hazard
 from engram.tables.survival.comparison import SiteComparison, compare_sites
 from engram.tables.survival.newton import fit
+from engram.tables.survival.own_intervals import own_estimate
 from engram.tables.survival.partial import Ties
 from engram.tables.survival.sharing import share
 from engram.tables.survival.site_effects import site_sums
@@ -32,7 +35,7 @@ _SHARING = (
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CoxRegressor(BaseEstimator):
+class CoxRegressor(Summaries, BaseEstimator):
     """Cox's model of proportional hazards, stratified by task.
 
     In task m the hazard is ``h(t | x) = h_m(t) exp(<x, beta>)``.
@@ -54,6 +57,8 @@ class CoxRegressor(BaseEstimator):
         loglik_: Log partial likelihood, with the penalty if there is one; ``null_loglik_`` is that
             of coefficients 0.
         events_: Number of events.
+        sites_: Each task's own estimate, with Firth's penalty; ``summary`` has Wald's intervals of
+            it, ``compare_sites`` better ones for few events.
         tasks_: Labels of the tasks, shape (M,), sorted; None without tasks.
         baselines_: Each task's ``engram.tables.survival.baseline.Baseline``.
         unique_times_: The times of events in any task, ascending.
@@ -95,6 +100,7 @@ class CoxRegressor(BaseEstimator):
         self.standard_error_ = found.standard_error
         self.loglik_, self.null_loglik_ = found.sums.loglik, found.first.loglik
         self.events_ = found.sums.events
+        self.sites_ = [own_estimate(one, self.ties) for one in strata]
         self.task_coef_ = np.tile(self.coef_, (len(strata), 1))
         if self.sharing == "adaptive":
             require(len(strata) > 1, "number of tasks", len(strata), "at least 2 to share")
@@ -140,6 +146,21 @@ class CoxRegressor(BaseEstimator):
     def column_names(self) -> list[str]:
         """Names of the coefficients."""
         return feature_names(self)
+
+    @property
+    def _family(self) -> str:
+        return "hazards"
+
+    def _full_coef(self, i: int | None) -> Array:
+        return self.coef_ if i is None else np.asarray(self.task_coef_[i])
+
+    def _shared_error(self, level: float) -> tuple[Array, float]:
+        del level
+        return self.covariance_, np.inf
+
+    def _noted(self, found: Summary, ratio: str, i: int | None) -> Summary:
+        del i
+        return found._replace(ratio=ratio, none="-: the rows do not determine it")
 
     @own_modes()
     def predict(self, X: Any, task: Any = None) -> Array:
