@@ -91,6 +91,11 @@ class Federated(ScoredStrategy):
         traffic = {"traffic": self._traffic} if self._traffic else {}
         return {"selection": self._scores, "clock": self._pacing, **traffic}
 
+    @property
+    def over(self) -> bool:
+        """Whether ``patience`` evaluations have passed without a better score."""
+        return self._scores.over
+
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run: the experiment's network, merge and cohorts."""

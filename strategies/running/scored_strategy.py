@@ -66,11 +66,6 @@ class ScoredStrategy(RunStrategy):
         return self._scores.evaluation
 
     @property
-    def over(self) -> bool:
-        """Whether ``patience`` evaluations have passed without a better score."""
-        return self._scores.over
-
-    @property
     def picks(self) -> Mapping[str, int]:
         """The round picked so far, by validation rows, for each model."""
         return self._scores.picks
