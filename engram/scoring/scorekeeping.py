@@ -48,6 +48,7 @@ class Scoring(NamedTuple):
         unseen: Clients that never train.
         drawn: Picks the clients of an evaluation, of those that can be scored, ascending.
         noise: The deviation of nodes' noise on a client's scores, by column.
+        private: Whether no client tells its scores, as where privacy is ``example``.
     """
 
     metrics: tuple[Metric, ...]
@@ -58,6 +59,7 @@ class Scoring(NamedTuple):
     unseen: frozenset[int] = frozenset()
     drawn: Callable[[Sequence[int]], list[int]] = list
     noise: Mapping[str, float] = MappingProxyType({})
+    private: bool = False
 
     @classmethod
     def of(cls, experiment: Experiment, shapes: Shapes, names: Names) -> Self:
@@ -79,6 +81,7 @@ class Scoring(NamedTuple):
             never,
             partial(scored, e, never=never),
             protections(e).report(ranges_of(columns)),
+            e.hides_rows,
         )
 
 
@@ -97,6 +100,7 @@ class Scorekeeper:
         self.evaluation: Evaluation | None = None
         self.over = False
         self.lacking = ""
+        self._silent: set[int] = set()  # clients that were warned of
         names = [*(column.name for column in scoring.columns), "queries"]
         self._selections = {
             which: Selection.empty(which, names, clients)
@@ -104,8 +108,8 @@ class Scorekeeper:
             if scoring.validates and which != COMMON
         }
 
-    def take(self, server_round: int, scores: Scored, *, noisy: bool = False) -> None:
-        """Adds the scores of an evaluation; noisy ones select no round."""
+    def take(self, server_round: int, scores: Scored, names: Names, *, noisy: bool = False) -> None:
+        """Adds the scores of an evaluation, and warns of odd ones; noisy ones select no round."""
         s = self.scoring
         found = Evaluation.of(scores)._replace(noise=s.noise if noisy else {})
         if not found.noise:
@@ -115,6 +119,19 @@ class Scorekeeper:
             }
         self.evaluation = found
         self._count()
+        self._warn(server_round, found, names)
+
+    def _warn(self, server_round: int, found: Evaluation, names: Names) -> None:
+        """Warns of infinite losses, of means of a few clients, and once of those without scores."""
+        silent = set[int]() if self.scoring.private else set(found.silent) - self._silent
+        self._silent |= silent
+        told = ("clients %s keep their scores to themselves", silent)
+        for what, clients in (told, *_lost(found)):
+            if clients:
+                _log.warning(f"round %d: {what}", server_round, few(sorted(clients), names))
+        for name, far in self.outlying.items():
+            line = "round %d: the mean %s is what clients %s say, and no others; its median counts"
+            _log.warning(line, server_round, name, few(far, names))
 
     def _count(self) -> None:
         served = self._selections.get("")
@@ -195,32 +212,6 @@ class Scorekeeper:
     def state(self, state: Params) -> None:
         self._selections = {which: Selection.from_state(which, state) for which in self._selections}
         self._count()
-
-
-class ScoreWarnings:
-    """Warns of infinite losses, of means of a few clients, and once of clients without scores.
-
-    Args:
-        private: Whether no client tells its scores, as where privacy is ``example``.
-    """
-
-    def __init__(self, *, private: bool) -> None:
-        self._private = private
-        self._silent: set[int] = set()  # clients that were warned of
-
-    def see(self, server_round: int, scores: Scorekeeper, names: Names) -> None:
-        """Warns of the last evaluation's scores, of which there are some."""
-        evaluation = scores.evaluation
-        assert evaluation is not None  # for mypy: somebody was scored
-        silent = set(evaluation.silent) - self._silent
-        self._silent |= silent
-        found = [] if self._private else [("clients %s keep their scores to themselves", silent)]
-        for what, clients in (*found, *_lost(evaluation)):
-            if clients:
-                _log.warning(f"round %d: {what}", server_round, few(sorted(clients), names))
-        for name, far in scores.outlying.items():
-            line = "round %d: the mean %s is what clients %s say, and no others; its median counts"
-            _log.warning(line, server_round, name, few(far, names))
 
 
 def _lost(evaluation: Evaluation) -> Iterator[tuple[str, set[int]]]:

@@ -11,7 +11,7 @@ from engram.core.method import Slots
 from engram.core.types import Params
 from engram.scoring.evaluation import Evaluation, Scored, read_scores
 from engram.scoring.score_columns import Column
-from engram.scoring.scorekeeping import Scorekeeper, ScoreWarnings, Scoring
+from engram.scoring.scorekeeping import Scorekeeper, Scoring
 from engram.settings.errors import Names, brief, few
 from engram.settings.fingerprint import fingerprint
 from engram.strategies.running.base import Nodes, Row, RunStrategy
@@ -43,7 +43,6 @@ class ScoredStrategy(RunStrategy):
         self.rounds = rounds
         scoring = Scoring.of(rounds.settings, rounds.shapes, roster.names)
         self._scores, self.unseen = Scorekeeper(scoring, len(roster.nodes)), scoring.unseen
-        self._warnings = ScoreWarnings(private=rounds.settings.hides_rows)
         cast = rounds.merge.guard.broadcast
         self._traffic = Traffic(cast, rounds, len(roster.nodes)) if cast else None
         self._asked: list[tuple[Question, list[int]]] = []  # to score
@@ -150,8 +149,7 @@ class ScoredStrategy(RunStrategy):
             self._traffic.forget({c for clients, _ in answers for c in clients} - scores.keys())
         if not scores:
             return {}
-        self._scores.take(server_round, scores, noisy=noisy)
-        self._warnings.see(server_round, self._scores, names)
+        self._scores.take(server_round, scores, names, noisy=noisy)
         return {"clients": len(scores), **in_numbers(kinds)}
 
 
