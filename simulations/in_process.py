@@ -126,13 +126,14 @@ class Direct:
             reason = _reason(error)
             yield from ((clients, reason) for clients in groups)
             return
+        columns = strategy.scoring.columns
         for clients, part in zip(groups, parts, strict=True):
             told = {name: column.tolist() for name, column in part.columns.items()}
             told["queries"] = part.queries.tolist()
             if self.claimed is not None:
                 told = self.claimed(server_round, clients, told)
             try:
-                yield clients, read_scores(told, clients, strategy.columns, "queries", least=1)
+                yield clients, read_scores(told, clients, columns, "queries", least=1)
             except Impossible as error:
                 yield clients, Rejected.of("scores", str(error))
 

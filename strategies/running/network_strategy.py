@@ -53,7 +53,7 @@ class Federated(ScoredStrategy):
         e, self.masks, method = rounds.settings, rounds.merge.guard.masks, rounds.merge.method
         self._public = method.server.send(method.server.start, [0])[0].keys()
         self._heavy = Heavy(e.max_weight)
-        self._mean_loss = mean_of(self._scores.scoring.metrics[-1])
+        self._mean_loss = mean_of(self.scoring.metrics[-1])
         # Else only in rounds whose config has ``losses``, or does not mention it.
         self._always_losses = e.model in FLAT and not self.masks
         self._loss = task_of(e.task, e.loss).metric
@@ -89,12 +89,13 @@ class Federated(ScoredStrategy):
     def _owners(self) -> dict[str, Any]:
         """The owners of state beside the method's."""
         traffic = {"traffic": self._traffic} if self._traffic else {}
-        return {"selection": self._scores, "clock": self._pacing, **traffic}
+        return {"selection": self.selections, "clock": self._pacing, **traffic}
 
     @property
     def over(self) -> bool:
         """Whether ``patience`` evaluations have passed without a better score."""
-        return self._scores.over
+        served = self.selections.get("")
+        return served is not None and 0 < self.scoring.patience <= served.since
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
@@ -164,7 +165,7 @@ class Federated(ScoredStrategy):
     def unscored(self, row: Row) -> Row:
         """Returns a round's record without scores, and training losses if only they need them."""
         losses = () if self._always_losses else ("train-loss", "train-loss-median")
-        lost = {key for key in row if key in losses or self._scores.is_score(key)}
+        lost = {key for key in row if key in losses or self.is_score(key)}
         return {key: value for key, value in row.items() if key not in lost}
 
     def results(self, arrays: Params, row: Row) -> Row:
@@ -184,7 +185,7 @@ class Federated(ScoredStrategy):
             asked = len(row["cohort"]) - len(self._pacing.late)
             size = round((row["bytes-sent"] + row["bytes-received"]) / max(1, asked))
         guards = {"guards": self.rounds.merge.guard.name}
-        return {**self._scores.results(), "client-bytes": size, **cost, **guards, **self._notes}
+        return {**self.score_results(), "client-bytes": size, **cost, **guards, **self._notes}
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from engram.core.method import Slots
 from engram.core.types import Params
-from engram.scoring.evaluation import Evaluation, Scored, read_scores
+from engram.scoring.evaluation import Scored, read_scores
 from engram.scoring.score_columns import Column
 from engram.scoring.scorekeeping import Scorekeeper, Scoring
 from engram.settings.errors import Names, brief, few
@@ -31,7 +31,7 @@ Answer = Scored | Rejected | None
 """The scores of a node's clients, or why they are left out; None without a reply."""
 
 
-class ScoredStrategy(RunStrategy):
+class ScoredStrategy(Scorekeeper, RunStrategy):
     """Base of strategies whose clients score a network; a subclass trains it.
 
     Attributes:
@@ -42,7 +42,8 @@ class ScoredStrategy(RunStrategy):
     def __init__(self, rounds: Rounds, roster: Roster) -> None:
         self.rounds = rounds
         scoring = Scoring.of(rounds.settings, rounds.shapes, roster.names)
-        self._scores, self.unseen = Scorekeeper(scoring, len(roster.nodes)), scoring.unseen
+        super().__init__(scoring, len(roster.nodes))
+        self.unseen = scoring.unseen
         cast = rounds.merge.guard.broadcast
         self._traffic = Traffic(cast, rounds, len(roster.nodes)) if cast else None
         self._asked: list[tuple[Question, list[int]]] = []  # to score
@@ -52,7 +53,7 @@ class ScoredStrategy(RunStrategy):
         """Updates the clients and their nodes."""
         self.roster = roster
         able = [c for c in range(len(roster.nodes)) if c not in roster.unscored]
-        self._scored = self._scores.scoring.drawn(able)
+        self._scored = self.scoring.drawn(able)
         self._all_scored = len(self._scored) == len(able)
 
     @abstractmethod
@@ -60,32 +61,9 @@ class ScoredStrategy(RunStrategy):
         """Returns the server's slots by those that are sent to all clients unchanged."""
 
     @property
-    def evaluation(self) -> Evaluation | None:
-        """The last evaluation's scores of every client, or None."""
-        return self._scores.evaluation
-
-    @property
-    def picks(self) -> Mapping[str, int]:
-        """The round picked so far, by validation rows, for each model."""
-        return self._scores.picks
-
-    @property
     def evaluated(self) -> bool:
         """Whether any client was scored in the last evaluation."""
         return self.evaluation is not None
-
-    def scores(self) -> Row:
-        """Returns the summary of the last evaluation."""
-        return self._scores.scores()
-
-    def client_scores(self) -> Row:
-        """Returns each client's main scores in the last evaluation, in columns."""
-        return self._scores.main()
-
-    @property
-    def columns(self) -> Sequence[Column]:
-        """The columns of scores."""
-        return self._scores.scoring.columns
 
     def asked_to_score(self, model: Params, grid: Nodes) -> tuple[Slots, dict[int, list[int]]]:
         """Begins an evaluation; returns the server's slots, and the clients to score by node.
@@ -93,7 +71,7 @@ class ScoredStrategy(RunStrategy):
         Every online node scores its clients, whether or not they trained.
         """
         present = set(grid.get_node_ids())
-        self._scores.evaluation = None
+        self.evaluation = None
         by_node = self.roster.by_node(self._scored).items()
         return self._whole(model), {node: some for node, some in by_node if node in present}
 
@@ -117,7 +95,7 @@ class ScoredStrategy(RunStrategy):
     def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
         """Gathers the scores, by client, into ``evaluation``; returns as ``take_scores``."""
         came = {reply.question: reply for reply in replies}
-        read = partial(screen_scores, server_round=server_round, columns=self.columns)
+        read = partial(screen_scores, server_round=server_round, columns=self.scoring.columns)
 
         def answer(question: Question, asked: list[int]) -> Answer:
             reply = came.get(question)
@@ -144,12 +122,12 @@ class ScoredStrategy(RunStrategy):
             kind that occurred); nothing if no client was scored.
         """
         names = self.roster.names
-        scores, kinds, self._scores.lacking = collect_scores(answers, server_round, names)
+        scores, kinds, self.lacking = collect_scores(answers, server_round, names)
         if self._traffic:
             self._traffic.forget({c for clients, _ in answers for c in clients} - scores.keys())
         if not scores:
             return {}
-        self._scores.take(server_round, scores, names, noisy=noisy)
+        self.take(server_round, scores, names, noisy=noisy)
         return {"clients": len(scores), **in_numbers(kinds)}
 
 
