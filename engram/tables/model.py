@@ -79,10 +79,6 @@ class MultitaskModel(Summaries, BaseEstimator):
     imputations: int = 20
     random_state: int = 0
 
-    @property
-    @abstractmethod
-    def _family(self) -> FamilyName: ...
-
     def _own_estimate(self, rows: Rows) -> SiteEstimate:
         return estimate_site(rows, family=self._family, robust=self.robust)
 

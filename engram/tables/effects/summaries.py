@@ -4,12 +4,14 @@ from abc import abstractmethod
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.process_modes import own_modes
 from engram.tables.effects.meta_analysis import MetaAnalysis, meta_analysis
 from engram.tables.effects.summary import RATIOS, Summary, sidak, summarize
+from engram.tables.families import FamilyName
 from engram.tables.intervals import Intervals
 from engram.tables.site import SiteEstimate
 
@@ -22,7 +24,7 @@ _NONE: Final = (
 class Summaries:
     """Base of estimators with tasks' own estimates, ``sites_``, beside their coefficients."""
 
-    tasks_: Any  # labels of the tasks, shape (M,); None without
+    tasks_: npt.NDArray[Any]
     sites_: list[SiteEstimate]
     coef_: Array
     intercept_: Array
@@ -34,8 +36,7 @@ class Summaries:
 
     @property
     @abstractmethod
-    def _family(self) -> str:
-        """The key of ``RATIOS``, or ``linear``."""
+    def _family(self) -> FamilyName: ...
 
     @property
     @abstractmethod
@@ -69,25 +70,25 @@ class Summaries:
             ValueError: If the task was not fitted, or linear models are to have ratios.
         """
         check_is_fitted(self)
-        names, known = self.column_names, self._task_labels
+        names, known = self.column_names, self.tasks_.tolist()
         title, ratio = type(self).__name__, self._ratio(ratios)
         if task is None:
             each = sidak(level, len(names)) if simultaneous else level
-            given = names, self._full_coef(None), *self._shared_error(each), level, simultaneous
-            title += f": shared by {len(known)} tasks" * (len(known) > 1)
-            found = summarize(title, *given)
+            coef = np.append(self.shared_coef_, self.shared_intercept_)[: len(names)]
+            given = names, coef, *self._shared_error(each), level, simultaneous
+            found = summarize(f"{title}: shared by {len(known)} tasks", *given)
             counts = [f"{n} of {len(known)}" if n else "" for n in self._differs.sum(axis=0)]
             heading = "tasks that differ" if any(counts) else ""
             found = found._replace(heading=heading, marks=counts)
-            return self._noted(found, ratio, None)
+            return self._noted(found, ratio, self.missing_.sum(axis=0))
         if task not in known:
             raise ValueError(f"task {task!r} was not seen in fit")
         i = known.index(task)
-        site, full = self.sites_[i], self._full_coef(i)
+        site, full = self.sites_[i], np.append(self.coef_[i], self.intercept_[i])[: len(names)]
         title = f"{title}: task {task!r}, {site.size:g} rows"
         title += f", sigma {site.sigma:.4g}" * (self._family == "linear")
         given = names, site.coef, site.covariance, site.freedom, level, simultaneous
-        found = self._noted(summarize(title, *given), ratio, i)
+        found = self._noted(summarize(title, *given), ratio, self.missing_[i])
         limits = None if simultaneous else self._task_limits(i, level)
         if limits is not None:
             marks = ["differs" if odd else "" for odd in self._differs[i]]
@@ -97,21 +98,8 @@ class Summaries:
         marks = [f"fitted {value:.4g}" for value in full]
         return found._replace(title=f"{title}, its own estimates", marks=marks)
 
-    @property
-    def _task_labels(self) -> list[Any]:
-        labels: list[Any] = [] if self.tasks_ is None else self.tasks_.tolist()
-        return labels
-
-    def _full_coef(self, i: int | None) -> Array:
-        """A task's coefficients, or the shared ones, with the intercept's if there is one."""
-        coef, more = self.shared_coef_, self.shared_intercept_
-        if i is not None:
-            coef, more = self.coef_[i], self.intercept_[i]
-        return np.append(coef, more)[: len(self.column_names)]
-
-    def _noted(self, found: Summary, ratio: str, i: int | None) -> Summary:
+    def _noted(self, found: Summary, ratio: str, counts: Ints) -> Summary:
         """Adds the numbers of missing values by column, and their treatment."""
-        counts = self.missing_.sum(axis=0) if i is None else self.missing_[i]
         each = [f"{n} of {name}" for name, n in zip(self.column_names, counts, strict=False) if n]
         done = {"complete": "rows left out", "impute": f"imputed {self.imputations} times"}
         missing = f"missing values: {', '.join(each)}; {done[self.missing]}" if each else ""
@@ -142,20 +130,20 @@ class Summaries:
                 coefficient, or linear models are to have ratios.
         """
         check_is_fitted(self)
-        names = self.column_names
+        names, full = self.column_names, np.append(self.shared_coef_, self.shared_intercept_)
         if column not in names:
             raise ValueError(f"column must be one of {', '.join(names)}, got {column!r}")
         k = names.index(column)
         return meta_analysis(
             column,
-            [str(task) for task in self._task_labels],
+            [str(task) for task in self.tasks_.tolist()],
             np.array([site.coef[k] for site in self.sites_]),
             np.array([site.standard_error[k] for site in self.sites_]),
             freedom=np.array([site.freedom for site in self.sites_]),
             level=level,
             ratio=self._ratio(ratios),
             simultaneous=simultaneous,
-            shared=float(self._full_coef(None)[k]),
+            shared=float(full[k]),
         )
 
     def _ratio(self, wanted: bool) -> str:
@@ -171,7 +159,7 @@ class Summaries:
     @property
     def _differs(self) -> Bools:
         """Mask of the coefficients that are a task's own rather than shared, shape (M, d')."""
-        return np.zeros((len(self.sites_), len(self.column_names)), dtype=bool)
+        return np.zeros((len(self.tasks_), len(self.column_names)), dtype=bool)
 
     def _task_limits(self, i: int, level: float) -> Intervals | None:
         """The model's intervals of a task's coefficients; None if it has none."""

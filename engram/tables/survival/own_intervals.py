@@ -14,10 +14,10 @@ import numpy as np
 from scipy.optimize import brentq, minimize
 from scipy.special import ndtri
 
-from engram.core.arrays import Array, Bools, Ints
+from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 from engram.tables.intervals import Intervals
-from engram.tables.site import Rows, SiteEstimate
+from engram.tables.site import Rows
 from engram.tables.survival.newton import SumsAt, independent_columns
 from engram.tables.survival.partial import Sums, Ties, likelihood_sums, penalize, risk_sets
 
@@ -35,23 +35,19 @@ class OwnEstimate(NamedTuple):
     limits: Intervals  # infinite there
 
 
-class _Fit(NamedTuple):
-    """The maximum of a site's penalized likelihood, over the k columns that span all d."""
+def own_intervals(rows: Rows, *, ties: Ties = "efron", level: float = 0.95) -> OwnEstimate:
+    """Computes Firth's estimate at a site, and the hull of its two intervals of a level in (0, 1).
 
-    kept: Ints  # their numbers, shape (k,)
-    determined: Bools  # whether the rows determine a column's coefficient, shape (d,)
-    firth: SumsAt  # the penalized likelihood
-    coef: Array  # shape (k,)
-    sums: Sums  # the sums there
-
-
-def _fit(rows: Rows, ties: Ties) -> _Fit | None:
-    """Maximizes over independent columns; None if the rows tell nothing of any."""
+    There may be any number of events.
+    """
+    require(0 < level < 1, "level", level, "in (0, 1)")
+    d = rows.x.shape[1]
+    none, wide = np.full(d, np.nan), np.full(d, np.inf)
+    found = OwnEstimate(none, wide, Intervals(-wide, wide.copy()))
     sets = risk_sets(rows, ties)
-    start = likelihood_sums(sets, np.zeros(rows.x.shape[1]))
-    kept, determined = independent_columns(start.information)
+    kept, determined = independent_columns(likelihood_sums(sets, np.zeros(d)).information)
     if not len(kept):
-        return None
+        return found
     sets, begin = sets._replace(x=sets.x[:, kept]), np.zeros(len(kept))
 
     def firth(beta: Array) -> Sums:
@@ -59,56 +55,25 @@ def _fit(rows: Rows, ties: Ties) -> _Fit | None:
 
     every = np.ones(len(kept), dtype=bool)
     best, sums = _maximize(firth, begin, every, firth(begin).information)
-    return _Fit(kept, determined, firth, best, sums)
+    error, z = np.sqrt(np.diag(np.linalg.inv(sums.information))), float(ndtri((1 + level) / 2))
+    for i, k in enumerate(kept):
+        if determined[k]:
+            found.coef[k], found.standard_error[k] = best[i], error[i]
+            ends = [_profile_limit(firth, best, sums, i, side * error[i], z) for side in (-1, 1)]
+            found.limits.low[k] = min(ends[0], best[i] - z * error[i])
+            found.limits.high[k] = max(ends[1], best[i] + z * error[i])
+    return found
 
 
-def own_estimate(rows: Rows, ties: Ties = "efron") -> SiteEstimate:
-    """Computes Firth's estimate at a site, with Wald's errors; of any number of events."""
-    return _estimate(rows, _fit(rows, ties))
-
-
-def _estimate(rows: Rows, fit: _Fit | None) -> SiteEstimate:
-    size = float(len(rows.y) if rows.weights is None else rows.weights.sum())
-    d = rows.x.shape[1]
-    coef, scale, root = np.zeros(d), np.full(d, np.inf), np.zeros((d, d))
-    if fit is not None:
-        some = fit.determined[fit.kept]
-        at, inverse = fit.kept[some], np.linalg.inv(fit.sums.information)[np.ix_(some, some)]
-        root[np.ix_(at, at)] = np.linalg.cholesky(inverse)
-        coef[at], scale[at] = fit.coef[some], np.sqrt(np.diag(inverse))
-    return SiteEstimate(coef, scale, size, 1.0, root=root)
-
-
-def own_intervals(rows: Rows, *, ties: Ties = "efron", level: float = 0.95) -> OwnEstimate:
-    """Computes Firth's estimate at a site, and the hull of its two intervals of a level in (0, 1).
-
-    There may be any number of events.
-    """
-    require(0 < level < 1, "level", level, "in (0, 1)")
-    fit, z = _fit(rows, ties), float(ndtri((1 + level) / 2))
-    estimate = _estimate(rows, fit)
-    coef, error = np.where(estimate.determined, estimate.coef, np.nan), estimate.scale
-    center = np.where(estimate.determined, coef, 0.0)
-    limits = Intervals(center - z * error, center + z * error)
-    if fit is None:
-        return OwnEstimate(coef, error, limits)
-    for i, k in enumerate(fit.kept):
-        if estimate.determined[k]:
-            low, high = (_profile_limit(fit, i, side * error[k], z) for side in (-1, 1))
-            limits.low[k], limits.high[k] = min(low, limits.low[k]), max(high, limits.high[k])
-    return OwnEstimate(coef, error, limits)
-
-
-def _profile_limit(fit: _Fit, k: int, unit: float, z: float) -> float:
+def _profile_limit(firth: SumsAt, best: Array, top: Sums, k: int, unit: float, z: float) -> float:
     """Returns where twice the penalized log-likelihood's fall from its maximum is ``z^2``."""
-    best, top = fit.coef, fit.sums
     inside, rest = best.copy(), np.arange(len(best)) != k
 
     @cache
     def short(distance: float) -> float:
         at = inside.copy()  # beyond the limit the information may vanish
         at[k] = best[k] + distance * unit
-        at, sums = _maximize(fit.firth, at, rest, top.information)
+        at, sums = _maximize(firth, at, rest, top.information)
         root = float(np.sqrt(max(2 * (top.loglik - sums.loglik), 0.0)))
         if root < z:
             inside[:] = at

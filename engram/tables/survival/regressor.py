@@ -13,14 +13,12 @@ from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
 from engram.scoring.survival_scores import concordant_pairs
-from engram.tables.effects.summaries import Summaries
-from engram.tables.effects.summary import Summary
+from engram.tables.effects.summary import RATIOS, Summary, summarize
 from engram.tables.model import feature_names, finite_features, weights_of
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import Baseline, StepFunction, baseline_hazard
 from engram.tables.survival.comparison import SiteComparison, compare_sites
 from engram.tables.survival.newton import fit
-from engram.tables.survival.own_intervals import own_estimate
 from engram.tables.survival.partial import Ties
 from engram.tables.survival.sharing import share
 from engram.tables.survival.site_effects import site_sums
@@ -35,7 +33,7 @@ _SHARING = (
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CoxRegressor(Summaries, BaseEstimator):
+class CoxRegressor(BaseEstimator):
     """Cox's model of proportional hazards, stratified by task.
 
     In task m the hazard is ``h(t | x) = h_m(t) exp(<x, beta>)``.
@@ -57,8 +55,6 @@ class CoxRegressor(Summaries, BaseEstimator):
         loglik_: Log partial likelihood, with the penalty if there is one; ``null_loglik_`` is that
             of coefficients 0.
         events_: Number of events.
-        sites_: Each task's own estimate, with Firth's penalty; ``summary`` has Wald's intervals of
-            it, ``compare_sites`` better ones for few events.
         tasks_: Labels of the tasks, shape (M,), sorted; None without tasks.
         baselines_: Each task's ``engram.tables.survival.baseline.Baseline``.
         unique_times_: The times of events in any task, ascending.
@@ -100,7 +96,6 @@ class CoxRegressor(Summaries, BaseEstimator):
         self.standard_error_ = found.standard_error
         self.loglik_, self.null_loglik_ = found.sums.loglik, found.first.loglik
         self.events_ = found.sums.events
-        self.sites_ = [own_estimate(one, self.ties) for one in strata]
         self.task_coef_ = np.tile(self.coef_, (len(strata), 1))
         if self.sharing == "adaptive":
             require(len(strata) > 1, "number of tasks", len(strata), "at least 2 to share")
@@ -127,12 +122,8 @@ class CoxRegressor(Summaries, BaseEstimator):
     ) -> SiteComparison:
         """Returns a printable table of each task's hazard ratios, and of which tasks differ.
 
-        Args:
-            X: As for ``fit``, with the same columns; the rows may be those of ``fit``.
-            y: As for ``fit``.
-            task: As for ``fit``; at least two tasks.
-            sample_weight: As for ``fit``.
-            level: Level of the intervals, in (0, 1).
+        The rows, which may be those of ``fit``, are given as there, of at least two tasks;
+        ``level`` is that of the intervals, in (0, 1).
 
         Raises:
             ValueError: An input is invalid, there is one task, or the likelihood has no maximum.
@@ -147,20 +138,17 @@ class CoxRegressor(Summaries, BaseEstimator):
         """Names of the coefficients."""
         return feature_names(self)
 
-    @property
-    def _family(self) -> str:
-        return "hazards"
+    def summary(
+        self, *, level: float = 0.95, ratios: bool = False, simultaneous: bool = False
+    ) -> Summary:
+        """Returns a printable table of the shared coefficients; ``compare_sites`` has the tasks'.
 
-    def _full_coef(self, i: int | None) -> Array:
-        return self.coef_ if i is None else np.asarray(self.task_coef_[i])
-
-    def _shared_error(self, level: float) -> tuple[Array, float]:
-        del level
-        return self.covariance_, np.inf
-
-    def _noted(self, found: Summary, ratio: str, i: int | None) -> Summary:
-        del i
-        return found._replace(ratio=ratio, none="-: the rows do not determine it")
+        The arguments are as of other estimators for tables; ratios are hazard ratios.
+        """
+        check_is_fitted(self)
+        title = f"{type(self).__name__}: {self.events_:g} events in {len(self.baselines_)} strata"
+        given = self.column_names, self.coef_, self.covariance_, np.inf, level, simultaneous
+        return summarize(title, *given, RATIOS["hazards"] if ratios else "")
 
     @own_modes()
     def predict(self, X: Any, task: Any = None) -> Array:
@@ -225,8 +213,7 @@ class CoxRegressor(Summaries, BaseEstimator):
         """Returns the concordance index (Harrell's), from pairs within tasks."""
         eta = self.predict(X, task)
         weights = weights_of(sample_weight, eta)
-        strata = self._strata(X, task, len(eta))
-        parts = split_strata(eta[:, None], y, weights, strata)
+        parts = split_strata(eta[:, None], y, weights, self._strata(X, task, len(eta)))
         each = list[Array]()
         for rows in parts:
             time, event, entry, counts = rows.survival()

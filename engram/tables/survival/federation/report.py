@@ -47,7 +47,6 @@ def hazard_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table
         each = (" .. ".join(ends[k : k + 2]) for k in range(0, len(ends), 2))
         rows.append((name, f"{coef:.4g}", ratio, *each))
     lines = ["Approximate: sites' own estimates in one exchange."] * found["approximate"]
-    lines += ["The exchanges have not converged: set cox.exchanges higher."] * (
-        not found["settled"]
-    )
+    if not found["settled"]:
+        lines.append("The exchanges have not converged: set cox.exchanges higher.")
     return first_rows(title, ["column"], headings, rows, lines)
