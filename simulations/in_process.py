@@ -14,13 +14,13 @@ from engram.core.slots import over_slots
 from engram.core.types import Params
 from engram.guards.merge import Merge
 from engram.scoring.evaluation import read_scores
-from engram.scoring.score_replies import Answer
 from engram.server.engine import Engine
 from engram.settings.errors import one_line
 from engram.strategies.running.base import Round
 from engram.strategies.running.network_strategy import Federated
 from engram.strategies.running.reply_border import REASONS, Impossible, Rejected
 from engram.strategies.running.rounds import Wave
+from engram.strategies.running.scored_strategy import Answer
 from engram.strategies.running.screening import TrainReplies, judged
 from engram.wire.messages import Reply
 from engram.wire.training_result import Trained
@@ -126,13 +126,14 @@ class Direct:
             reason = _reason(error)
             yield from ((clients, reason) for clients in groups)
             return
+        columns = strategy.scoring.columns
         for clients, part in zip(groups, parts, strict=True):
             told = {name: column.tolist() for name, column in part.columns.items()}
             told["queries"] = part.queries.tolist()
             if self.claimed is not None:
                 told = self.claimed(server_round, clients, told)
             try:
-                yield clients, read_scores(told, clients, strategy.columns, "queries", least=1)
+                yield clients, read_scores(told, clients, columns, "queries", least=1)
             except Impossible as error:
                 yield clients, Rejected.of("scores", str(error))
 

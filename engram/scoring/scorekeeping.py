@@ -48,6 +48,7 @@ class Scoring(NamedTuple):
         unseen: Clients that never train.
         drawn: Picks the clients of an evaluation, of those that can be scored, ascending.
         noise: The deviation of nodes' noise on a client's scores, by column.
+        private: Whether no client tells its scores, as where privacy is ``example``.
     """
 
     metrics: tuple[Metric, ...]
@@ -58,6 +59,7 @@ class Scoring(NamedTuple):
     unseen: frozenset[int] = frozenset()
     drawn: Callable[[Sequence[int]], list[int]] = list
     noise: Mapping[str, float] = MappingProxyType({})
+    private: bool = False
 
     @classmethod
     def of(cls, experiment: Experiment, shapes: Shapes, names: Names) -> Self:
@@ -79,7 +81,21 @@ class Scoring(NamedTuple):
             never,
             partial(scored, e, never=never),
             protections(e).report(ranges_of(columns)),
+            e.hides_rows,
         )
+
+
+class Selections(dict[str, Selection]):
+    """The evaluations that are picked so far, by model."""
+
+    @property
+    def state(self) -> Params:
+        """The state that checkpoints keep; set it to resume."""
+        return {name: leaf for each in self.values() for name, leaf in each.to_state().items()}
+
+    @state.setter
+    def state(self, state: Params) -> None:
+        self.update({which: Selection.from_state(which, state) for which in self})
 
 
 class Scorekeeper:
@@ -88,42 +104,49 @@ class Scorekeeper:
     Attributes:
         scoring: As given.
         evaluation: The last evaluation's scores of every client, or None.
-        over: Whether ``patience`` evaluations have passed without a better score.
+        selections: The best evaluations, where rows are held out for validation.
         lacking: Why clients lack scores of the last evaluation that was tried.
     """
 
     def __init__(self, scoring: Scoring, clients: int) -> None:
         self.scoring = scoring
         self.evaluation: Evaluation | None = None
-        self.over = False
         self.lacking = ""
+        self._silent: set[int] = set()  # clients that were warned of
         names = [*(column.name for column in scoring.columns), "queries"]
-        self._selections = {
-            which: Selection.empty(which, names, clients)
+        self.selections = Selections(
+            (which, Selection.empty(which, names, clients))
             for which in ("", *scoring.models)
             if scoring.validates and which != COMMON
-        }
+        )
 
-    def take(self, server_round: int, scores: Scored, *, noisy: bool = False) -> None:
-        """Adds the scores of an evaluation; noisy ones select no round."""
+    def take(self, server_round: int, scores: Scored, names: Names, *, noisy: bool = False) -> None:
+        """Adds the scores of an evaluation, and warns of odd ones; noisy ones select no round."""
         s = self.scoring
         found = Evaluation.of(scores)._replace(noise=s.noise if noisy else {})
         if not found.noise:
-            self._selections = {
-                which: before.after(server_round, found, s.metrics[0], s.unseen)
-                for which, before in self._selections.items()
-            }
+            for which, before in self.selections.items():
+                after = before.after(server_round, found, s.metrics[0], s.unseen)
+                self.selections[which] = after
         self.evaluation = found
-        self._count()
+        self._warn(server_round, found, names)
 
-    def _count(self) -> None:
-        served = self._selections.get("")
-        self.over = served is not None and 0 < self.scoring.patience <= served.since
+    def _warn(self, server_round: int, found: Evaluation, names: Names) -> None:
+        """Warns of infinite losses, of means of a few clients, and once of those without scores."""
+        silent = set[int]() if self.scoring.private else set(found.silent) - self._silent
+        self._silent |= silent
+        told = ("clients %s keep their scores to themselves", silent)
+        for what, clients in (told, *_lost(found)):
+            if clients:
+                _log.warning(f"round %d: {what}", server_round, few(sorted(clients), names))
+        for name, far in self.outlying.items():
+            line = "round %d: the mean %s is what clients %s say, and no others; its median counts"
+            _log.warning(line, server_round, name, few(far, names))
 
     @property
     def picks(self) -> dict[str, int]:
         """The round that is picked so far for each model, by the key of its results."""
-        return {selected_by(which): each.round for which, each in self._selections.items()}
+        return {selected_by(which): each.round for which, each in self.selections.items()}
 
     @property
     def outlying(self) -> dict[str, list[int]]:
@@ -144,7 +167,7 @@ class Scorekeeper:
         names = (metric.name for metric in self.scoring.metrics)
         return name == "scored" or any(f"{column}-".startswith(f"{one}-") for one in names)
 
-    def main(self) -> Row:
+    def client_scores(self) -> Row:
         """Returns each client's scores by the first metric, on test rows; empty if none was scored.
 
         They are rounded to six digits, since every evaluation writes a line of them.
@@ -159,7 +182,7 @@ class Scorekeeper:
             found[column] = [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
         return found
 
-    def results(self) -> Row:
+    def score_results(self) -> Row:
         """Returns the summary and each client's scores, of the last evaluation and the best one.
 
         ``selected`` is the best evaluation by the served models, ``selected-tuned`` by these after
@@ -177,50 +200,13 @@ class Scorekeeper:
             found["unseen"] = sorted(s.unseen)
         if far := self.outlying:
             found["outlying"] = far
-        for which, picked in self._selections.items():
+        for which, picked in self.selections.items():
             if picked.evaluation is not None:
                 scores = summary(picked.evaluation, s.metrics, s.unseen)
                 clients = picked.evaluation.listed("queries")
                 key = selected_by(which)
                 found[key] = {"round": picked.round, **scores, "clients": clients}
         return found
-
-    @property
-    def state(self) -> Params:
-        """The state that checkpoints keep; set it to resume."""
-        states = [selection.to_state() for selection in self._selections.values()]
-        return {name: leaf for state in states for name, leaf in state.items()}
-
-    @state.setter
-    def state(self, state: Params) -> None:
-        self._selections = {which: Selection.from_state(which, state) for which in self._selections}
-        self._count()
-
-
-class ScoreWarnings:
-    """Warns of infinite losses, of means of a few clients, and once of clients without scores.
-
-    Args:
-        private: Whether no client tells its scores, as where privacy is ``example``.
-    """
-
-    def __init__(self, *, private: bool) -> None:
-        self._private = private
-        self._silent: set[int] = set()  # clients that were warned of
-
-    def see(self, server_round: int, scores: Scorekeeper, names: Names) -> None:
-        """Warns of the last evaluation's scores, of which there are some."""
-        evaluation = scores.evaluation
-        assert evaluation is not None  # for mypy: somebody was scored
-        silent = set(evaluation.silent) - self._silent
-        self._silent |= silent
-        found = [] if self._private else [("clients %s keep their scores to themselves", silent)]
-        for what, clients in (*found, *_lost(evaluation)):
-            if clients:
-                _log.warning(f"round %d: {what}", server_round, few(sorted(clients), names))
-        for name, far in scores.outlying.items():
-            line = "round %d: the mean %s is what clients %s say, and no others; its median counts"
-            _log.warning(line, server_round, name, few(far, names))
 
 
 def _lost(evaluation: Evaluation) -> Iterator[tuple[str, set[int]]]:

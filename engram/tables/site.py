@@ -31,7 +31,7 @@ class Rows(NamedTuple):
         y: Targets in the family's range, shape (n,).
         weights: Shape (n,), at least 0, not all 0: a row of weight c counts as c rows. None: 1.
         event: Of survival: whether y is the time of an event, or of censoring, shape (n,).
-        entry: Of survival: from when on each is observed, shape (n,); None: always.
+        entry: Of survival: each is at risk on (entry, y], shape (n,); None: always there.
         clusters: Shape (n,): rows of one number may depend on each other. None: no two do.
     """
 
@@ -58,6 +58,11 @@ class Rows(NamedTuple):
         """Returns x, y and weights of the rows with positive weight."""
         x, y, weights, *_ = self.positive()
         return x, y, np.ones(len(y)) if weights is None else weights
+
+    def survival(self) -> tuple[Array, Bools, Array | None, Array | None]:
+        """Returns times, which of them are of events, entries and weights, of survival."""
+        assert self.event is not None  # for mypy: as rows of survival have it
+        return self.y, self.event, self.entry, self.weights
 
     def complete(self) -> "Rows":
         """Returns the rows without NaN.

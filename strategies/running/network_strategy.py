@@ -15,33 +15,31 @@ from engram.core.tree import multiplied
 from engram.core.types import Params
 from engram.guards.noise import Noise
 from engram.networks.registry import FLAT
-from engram.scoring.evaluation import Evaluation, center_key
+from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import METRICS, Metric
-from engram.scoring.score_columns import COMMON, Column
-from engram.scoring.score_replies import Answer, collect_scores, screen_scores
-from engram.scoring.scorekeeping import Scorekeeper, ScoreWarnings, Scoring
+from engram.scoring.score_columns import COMMON
 from engram.scoring.tasks import task_of
 from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.settings.network import NetworkMethod
 from engram.strategies.running.async_rounds import Sent, answered_of, joined, pacing_of
-from engram.strategies.running.base import Nodes, Row, RunStrategy, nested, strategies, widened
-from engram.strategies.running.compressed_messages import Traffic, outgoing
-from engram.strategies.running.reply_border import read_reply
+from engram.strategies.running.base import Nodes, Row, nested, strategies, widened
+from engram.strategies.running.compressed_messages import outgoing
 from engram.strategies.running.rounds import Heavy, LossWatch, Rounds, Wave
+from engram.strategies.running.scored_strategy import ScoredStrategy
 from engram.strategies.running.screening import TrainReplies, in_numbers, mean_of
 from engram.strategies.running.train_replies import collect_replies, screen
-from engram.wire.messages import EVALUATE, TRAIN, Question, Reply
+from engram.wire.messages import TRAIN, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.tensors import difference
-from engram.wire.wire import CLIENTS, NOISE, units_entries
+from engram.wire.wire import units_entries
 
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
 
 @strategies(NetworkMethod.plug_in)
-class Federated(RunStrategy):
+class Federated(ScoredStrategy):
     """Asks a random cohort to train, and merges the replies into the server's slots.
 
     The method is ``rounds.merge.method``, a record of pure functions; no method has a subclass.
@@ -51,14 +49,11 @@ class Federated(RunStrategy):
     """
 
     def __init__(self, rounds: Rounds, roster: Roster) -> None:
-        e, self.rounds, self.masks = rounds.settings, rounds, rounds.merge.guard.masks
-        method = rounds.merge.method
+        super().__init__(rounds, roster)
+        e, self.masks, method = rounds.settings, rounds.merge.guard.masks, rounds.merge.method
         self._public = method.server.send(method.server.start, [0])[0].keys()
         self._heavy = Heavy(e.max_weight)
-        scoring = Scoring.of(e, rounds.shapes, roster.names)
-        self._scores, self.unseen = Scorekeeper(scoring, len(roster.nodes)), scoring.unseen
-        self._mean_loss = mean_of(self._scores.scoring.metrics[-1])
-        self.meet(roster)
+        self._mean_loss = mean_of(self.scoring.metrics[-1])
         # Else only in rounds whose config has ``losses``, or does not mention it.
         self._always_losses = e.model in FLAT and not self.masks
         self._loss = task_of(e.task, e.loss).metric
@@ -71,13 +66,9 @@ class Federated(RunStrategy):
             many = "%d parameters are too many for the ensemble's learners for exp-concave losses"
             _log.warning(many, parameters)
         self.slots: Slots = {}  # from which the last round began; none once it is scored
-        cast = rounds.merge.guard.broadcast
-        traffic = self._traffic = Traffic(cast, rounds, len(roster.nodes)) if cast else None
-        self._pacing = pacing_of(rounds, roster, traffic.size if traffic else None)
+        self._pacing = pacing_of(rounds, roster, self._traffic.size if self._traffic else None)
         self.waves: list[Wave] = []  # of the last round
         self._sent: list[Sent] = []
-        self._asked: list[tuple[Question, list[int]]] = []  # to score
-        self._warnings = ScoreWarnings(private=e.hides_rows)
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
         self.left_out: dict[int, str] = {}
@@ -98,22 +89,13 @@ class Federated(RunStrategy):
     def _owners(self) -> dict[str, Any]:
         """The owners of state beside the method's."""
         traffic = {"traffic": self._traffic} if self._traffic else {}
-        return {"selection": self._scores, "clock": self._pacing, **traffic}
-
-    @property
-    def evaluation(self) -> Evaluation | None:
-        """The last evaluation's scores of every client, or None."""
-        return self._scores.evaluation
+        return {"selection": self.selections, "clock": self._pacing, **traffic}
 
     @property
     def over(self) -> bool:
         """Whether ``patience`` evaluations have passed without a better score."""
-        return self._scores.over
-
-    @property
-    def picks(self) -> Mapping[str, int]:
-        """The round picked so far, by validation rows, for each model."""
-        return self._scores.picks
+        served = self.selections.get("")
+        return served is not None and 0 < self.scoring.patience <= served.since
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
@@ -134,12 +116,9 @@ class Federated(RunStrategy):
 
     def meet(self, roster: Roster) -> None:
         """Updates the clients and their nodes."""
-        self.roster = roster
+        super().meet(roster)
         self._nodes = frozenset(roster.nodes)
         self._nowhere = {client for client, node in enumerate(roster.nodes) if node is None}
-        able = [c for c in range(len(roster.nodes)) if c not in roster.unscored]
-        self._scored = self._scores.scoring.drawn(able)
-        self._all_scored = len(self._scored) == len(able)
         self.most = self.rounds.merge.most(roster.examples)
 
     def succeed(self, before: Self, model: Params) -> Params:
@@ -183,24 +162,11 @@ class Federated(RunStrategy):
         ways = {"ways": dict(sorted(self._ways.items()))} if self._ways else {}
         return ways | self._pacing.row
 
-    @property
-    def evaluated(self) -> bool:
-        """Whether any client was scored in the last evaluation."""
-        return self.evaluation is not None
-
-    def scores(self) -> Row:
-        """Returns the summary of the last evaluation."""
-        return self._scores.scores()
-
     def unscored(self, row: Row) -> Row:
         """Returns a round's record without scores, and training losses if only they need them."""
         losses = () if self._always_losses else ("train-loss", "train-loss-median")
-        lost = {key for key in row if key in losses or self._scores.is_score(key)}
+        lost = {key for key in row if key in losses or self.is_score(key)}
         return {key: value for key, value in row.items() if key not in lost}
-
-    def client_scores(self) -> Row:
-        """Returns each client's main scores in the last evaluation, in columns."""
-        return self._scores.main()
 
     def results(self, arrays: Params, row: Row) -> Row:
         """Returns the last evaluation's summary, clients' scores, guards, and the server's step.
@@ -219,7 +185,7 @@ class Federated(RunStrategy):
             asked = len(row["cohort"]) - len(self._pacing.late)
             size = round((row["bytes-sent"] + row["bytes-received"]) / max(1, asked))
         guards = {"guards": self.rounds.merge.guard.name}
-        return {**self._scores.results(), "client-bytes": size, **cost, **guards, **self._notes}
+        return {**self.score_results(), "client-bytes": size, **cost, **guards, **self._notes}
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
@@ -373,79 +339,12 @@ class Federated(RunStrategy):
         }
 
     def asked_to_score(self, model: Params, grid: Nodes) -> tuple[Slots, dict[int, list[int]]]:
-        """Begins an evaluation; returns the server's slots, and the clients to score by node.
-
-        Every online node scores its clients, whether or not they trained.
-        """
-        present = set(grid.get_node_ids())
-        self._scores.evaluation = None
+        """Begins an evaluation; see ``ScoredStrategy``."""
         # The former model, which messages hold as well, has no use any more.
         self.slots, self.waves = {}, [wave._replace(slots={}) for wave in self.waves]
         if not self._pacing.waits:
             self._sent = []
-        by_node = self.roster.by_node(self._scored).items()
-        return self._whole(model), {node: some for node, some in by_node if node in present}
-
-    def configure_evaluate(
-        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
-    ) -> Iterable[Question]:
-        """Asks every online node to score its clients, whether or not they trained."""
-        slots, asked = self.asked_to_score(arrays, grid)
-        units = units_entries(self.roster.kind.units)
-        settings = {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
-        content = outgoing(self.rounds.merge.method, slots, self._traffic)
-
-        def asking(node: int, clients: list[int]) -> Question:
-            whom = {} if self._all_scored else {"clients": clients}
-            config = {**settings, **whom}
-            return Question(node, EVALUATE, content(config, clients))
-
-        self._asked = [(asking(node, clients), clients) for node, clients in asked.items()]
-        return [question for question, _ in self._asked]
-
-    def aggregate_evaluate(self, server_round: int, replies: Sequence[Reply]) -> Row:
-        """Gathers the scores, by client, into ``evaluation``; returns as ``take_scores``."""
-        came = {reply.question: reply for reply in replies}
-        read = partial(screen_scores, server_round=server_round, columns=self.columns)
-
-        def answer(question: Question, asked: list[int]) -> Answer:
-            reply = came.get(question)
-            return None if reply is None else read_reply(reply, partial(read, asked=asked))
-
-        each = [(clients, answer(question, clients)) for question, clients in self._asked]
-        noisy = any(NOISE in reply.content.get(CLIENTS, {}) for reply in replies)
-        return self.take_scores(server_round, each, noisy=noisy)
-
-    @property
-    def columns(self) -> Sequence[Column]:
-        """The columns of scores."""
-        return self._scores.scoring.columns
-
-    def take_scores(
-        self,
-        server_round: int,
-        answers: Sequence[tuple[list[int], Answer]],
-        *,
-        noisy: bool = False,
-    ) -> Row:
-        """Gathers the nodes' scores, by client, into ``evaluation``.
-
-        Each answer is beside the clients that were asked for it; ``noisy`` ones have the noise of
-        local privacy.
-
-        Returns:
-            ``clients`` (number scored), and ``rejected-KIND`` (number of rejected answers of each
-            kind that occurred); nothing if no client was scored.
-        """
-        names = self.roster.names
-        scores, kinds, self._scores.lacking = collect_scores(answers, server_round, names)
-        if self._traffic:
-            self._traffic.forget({c for clients, _ in answers for c in clients} - scores.keys())
-        if not scores:
-            return {}
-        self._scores.take(server_round, scores, noisy=noisy)
-        self._warnings.see(server_round, self._scores, names)
-        return {"clients": len(scores), **in_numbers(kinds)}
+        return super().asked_to_score(model, grid)
 
 
 def _step_notes(e: Experiment, parameters: int) -> dict[str, Any]:

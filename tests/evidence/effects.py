@@ -20,7 +20,6 @@ from engram.tables.intervals import own_interval
 from engram.tables.site import Rows, estimate_site
 from engram.tables.survival.baseline import baseline_hazard
 from engram.tables.survival.newton import NoMaximum, fit
-from engram.tables.survival.partial import Subjects
 
 EFFECTS: Final = np.array([0.5, 0.7, -0.4])
 ROWS: Final = 100
@@ -66,12 +65,12 @@ def intervals(sample: Sample, way: str, *, survival: bool, seed: int) -> Array:
         holes = Rows(np.where(sample.missing, np.nan, x), sample.y)
         beside = None
         if survival:  # Breslow's estimate without effects is that of Nelson and Aalen
-            own = baseline_hazard(Subjects(x, sample.y, sample.event > 0), np.zeros(3))
+            own = baseline_hazard(Rows(x, sample.y, None, sample.event > 0), np.zeros(3))
             beside = np.column_stack([sample.event, own.cumulative_hazard(0.0)(sample.y)])
         tables = impute(holes, draws=_DRAWS, seed=seed, beside=beside)
     if survival:
         try:
-            fits = [fit([Subjects(rows.x, rows.y, sample.event > 0)]) for rows in tables]
+            fits = [fit([rows._replace(event=sample.event > 0)]) for rows in tables]
         except NoMaximum:
             return np.full((2, 3), np.nan)
         coef, covariance, freedom = fits[0].coef, fits[0].covariance, np.inf

@@ -19,10 +19,10 @@ import typer
 
 from engram.core.arrays import Array
 from engram.tables.intervals import Intervals
+from engram.tables.site import Rows
 from engram.tables.survival.naming import name_sites
 from engram.tables.survival.newton import fit
 from engram.tables.survival.own_intervals import own_intervals
-from engram.tables.survival.partial import Subjects
 from engram.tables.survival.shared_intervals import shared_intervals
 from engram.tables.survival.site_effects import site_sums
 
@@ -50,7 +50,7 @@ class Cell(NamedTuple):
     off: float = 0.0  # what the first site's coefficient has more, or less
     column: int = 0
 
-    def stratum(self, rng: np.random.Generator, coef: Array, weight: float = 1.0) -> Subjects:
+    def stratum(self, rng: np.random.Generator, coef: Array, weight: float = 1.0) -> Rows:
         """Draws a site: a third of its subjects is censored at random, the rest after the end."""
         size = ROWS * self.events
         x = rng.normal(size=(size, len(coef)))
@@ -59,7 +59,7 @@ class Cell(NamedTuple):
         time, event = np.minimum(event_at, censored_at), event_at <= censored_at
         end = np.sort(time[event])[: self.events][-1]
         weights = np.full(size, weight)
-        return Subjects(x, np.minimum(time, end), event & (time <= end), None, weights)
+        return Rows(x, np.minimum(time, end), weights, event & (time <= end))
 
     def coefs(self, sign: int) -> Array:
         """Returns each site's coefficients, shape (M, d)."""

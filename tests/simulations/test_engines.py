@@ -55,6 +55,8 @@ def outcome(e, folder, runs=simulate):
         *({"method": method} for method in ("ditto", "fedpac", "pfedhn")),
         {"method": "scaffold", "clock": "drawn,stragglers=0.25,speed-spread=0.5", "buffer_size": 2},
         {"method": "fedavg", "merge": "median"},
+        {"method": "fedavg", "clients_per_round": 1, "num_rounds": 6, "clip": 0.1}
+        | {"privacy": "central", "noise_multiplier": 2.0, "sampling": "poisson"},
         {"method": "fedavg", "unseen_clients": 3, "max_weight": 1.0},
         {"method": "fedper", "validation_fraction": 0.2, "patience": 1, "scored_clients": 7},
         {"method": "ditto", "clip": 0.5, "privacy": "local", "noise_multiplier": 1.0},

@@ -50,20 +50,36 @@ def show_sites(
         print(json.dumps({"run": str(folder), **found}))
 
 
+def first_rows(
+    title: str,
+    left: Sequence[str],
+    right: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+) -> Table:
+    """Returns a table of the first rows, with notes below, and says how many there are in all."""
+    table = new_table(left, right, title=title, padding=(0, 1))
+    for row in rows[:MANY]:
+        table.add_row(*row)
+    if len(rows) > MANY:
+        table.add_row("...", f"{len(rows)} in all", "in results.json")
+    table.caption, table.caption_justify = "\n".join(notes) or None, "left"
+    return table
+
+
 def regret_table(found: Mapping[str, Any]) -> Table:
     """Returns a table of each site's turns, reward and regret."""
     batches = "" if found["turns"] == found["rounds"] else f" in {found['rounds']} batches"
     title = f"{found['sites']} sites, {found['turns']} turns{batches}"
     headings = ["site", "turns reported", "reward", "regret"]
-    table = new_table([], headings, title=title, padding=(0, 1))
     clients = found["clients"]
     columns = [clients[name] for name in ("turns", "reward", "regret")]
     names = clients.get("names", range(len(columns[0])))
-    for name, turns, reward, regret in list(zip(names, *columns, strict=True))[:MANY]:
-        table.add_row(one_line(str(name)), f"{turns:.0f}", f"{reward:.4g}", f"{regret:.4g}")
-    if len(columns[0]) > MANY:
-        table.add_row("...", f"{len(columns[0])} sites", "in", "results.json")
-    return table
+    rows = [
+        (one_line(str(name)), f"{turns:.0f}", f"{reward:.4g}", f"{regret:.4g}")
+        for name, turns, reward, regret in zip(names, *columns, strict=True)
+    ]
+    return first_rows(title, [], headings, rows)
 
 
 def draw_curve(

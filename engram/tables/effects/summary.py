@@ -23,7 +23,7 @@ from engram.core.checks import require
 from engram.scoring.intervals import holm, quantile
 from engram.tables.intervals import Intervals
 
-RATIOS: Final = {"logistic": "odds ratio", "poisson": "rate ratio"}
+RATIOS: Final = {"logistic": "odds ratio", "poisson": "rate ratio", "hazards": "hazard ratio"}
 """Names of exponentials of coefficients, by family; linear models have no ratios."""
 
 _POINTS: Final = 14  # logarithm of the number of Sobol's points, to base 2

@@ -8,11 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from engram.cli.console import new_table
 from engram.compare.figures import COLORS, panels
 from engram.compare.plots import tick_label
 from engram.compare.reports.base import reports
-from engram.compare.reports.sites import MANY, draw_curve, regret_table, show_sites
+from engram.compare.reports.sites import MANY, draw_curve, first_rows, regret_table, show_sites
 from engram.runs.run import Run
 from engram.settings.errors import few_names
 from engram.strategies.running.base import Row
@@ -54,8 +53,7 @@ def effects_of(found: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Me
     freedom = np.array([np.inf if one is None else one for one in given["freedom"]])
     low, high = (np.array(given.get(end, coef), dtype=float) for end in ("low", "high"))
     method = settings["method"]
-    family = settings.get(f"{method}.family")
-    ratio = RATIOS.get(family, "") if family else "hazard ratio"  # which alone has no family
+    ratio = RATIOS.get(settings.get(f"{method}.family", "hazards"), "")
     for k, name in enumerate(found["shared"]["names"]):
         if (np.isfinite(error[:, k]) & (error[:, k] > 0)).sum() > 1:
             one = meta_analysis(
@@ -80,14 +78,12 @@ def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     shared, level = found["shared"], settings[f"{Molar.name}.level"]
     title = f"Shared by {found['sites']} sites with {found['rows']:g} rows"
     headings = ["coefficient", f"{level:g} interval"]
-    table = new_table(["column"], headings, title=title, padding=(0, 1))
-    parts = list(zip(shared["names"], shared["coef"], shared["low"], shared["high"], strict=True))
-    why, single = shared["no-interval"], shared["one-site"]
-    for name, coef, low, high in parts[:MANY]:
+    why, single, rows = shared["no-interval"], shared["one-site"], list[tuple[str, str, str]]()
+    for name, coef, low, high in zip(
+        *(shared[key] for key in ("names", "coef", "low", "high")), strict=True
+    ):
         limits = "-" if low is None or high is None else f"{low:.4g} .. {high:.4g}"
-        table.add_row(name, f"{coef:.4g}{'*' if name in single else ''}", limits)
-    if len(parts) > MANY:
-        table.add_row("...", f"{len(parts)} in all", "in results.json")
+        rows.append((name, f"{coef:.4g}{'*' if name in single else ''}", limits))
     reasons = {each: [name for name in why if why[name] == each] for each in why.values()}
     lines = [f"- {few_names(names)}: {reason}." for reason, names in reasons.items()]
     if single:
@@ -102,8 +98,7 @@ def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> 
             "The exchange has not converged: the last step moved a coefficient by "
             f"{found['unsettled']:.2g} standard errors."
         )
-    table.caption, table.caption_justify = "\n".join(lines) or None, "left"
-    return table
+    return first_rows(title, ["column"], headings, rows, lines)
 
 
 def draw_losses(found: Mapping[str, Any]) -> Figure:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from engram.core.arrays import Array
-from engram.tables.survival.partial import Subjects, risk_sets
+from engram.tables.site import Rows
+from engram.tables.survival.partial import risk_sets
 
 
 class StepFunction(NamedTuple):
@@ -40,13 +41,13 @@ class Baseline(NamedTuple):
         return StepFunction(self.time, np.exp(-hazard.y), 1.0, self.end)
 
 
-def baseline_hazard(subjects: Subjects, coef: Array) -> Baseline:
+def baseline_hazard(rows: Rows, coef: Array) -> Baseline:
     """Estimates the cumulative hazard of one stratum (Breslow 1972).
 
     At each time of events it rises by the sum of their weights over that of the risks of the
     subjects at risk. Without events it is 0.
     """
-    sets, end = risk_sets(subjects, "breslow"), float(subjects.time.max())
+    sets, end = risk_sets(rows, "breslow"), float(rows.y.max())
     risk = sets.weights * np.exp(sets.x @ coef)
     rises = sets.mass / sets.over(risk)
     return Baseline(sets.at, np.cumsum(rises), float(sets.center @ coef), end)

@@ -7,9 +7,10 @@ import numpy as np
 
 from engram.core.arrays import Array
 from engram.tables.effects.summary import shown_numbers, text_lines
+from engram.tables.site import Rows
 from engram.tables.survival.naming import Naming, name_sites
 from engram.tables.survival.own_intervals import OwnEstimate, own_intervals
-from engram.tables.survival.partial import Subjects, Ties
+from engram.tables.survival.partial import Ties
 from engram.tables.survival.shared_intervals import SharedIntervals, shared_intervals
 from engram.tables.survival.sharing import Sharing, share
 from engram.tables.survival.site_effects import site_sums
@@ -58,7 +59,7 @@ def _ratios(logs: Sequence[float] | Array) -> list[str]:
 
 
 def compare_sites(
-    strata: Sequence[Subjects],
+    strata: Sequence[Rows],
     names: Sequence[str],
     sites: Sequence[Any],
     *,

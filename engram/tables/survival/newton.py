@@ -7,16 +7,8 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
-from engram.tables.site import independent
-from engram.tables.survival.partial import (
-    Subjects,
-    Sums,
-    Ties,
-    likelihood_sums,
-    penalize,
-    risk_sets,
-    total,
-)
+from engram.tables.site import Rows, independent
+from engram.tables.survival.partial import Sums, Ties, likelihood_sums, penalize, risk_sets, total
 
 SumsAt = Callable[[Array], Sums]
 """A site's sums at coefficients of shape (d,)."""
@@ -126,7 +118,7 @@ def maximize(
 
 
 def fit(
-    strata: Sequence[Subjects],
+    strata: Sequence[Rows],
     ties: Ties = "efron",
     *,
     penalized: bool = False,

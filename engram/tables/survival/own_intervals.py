@@ -17,15 +17,9 @@ from scipy.special import ndtri
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 from engram.tables.intervals import Intervals
+from engram.tables.site import Rows
 from engram.tables.survival.newton import SumsAt, independent_columns
-from engram.tables.survival.partial import (
-    Subjects,
-    Sums,
-    Ties,
-    likelihood_sums,
-    penalize,
-    risk_sets,
-)
+from engram.tables.survival.partial import Sums, Ties, likelihood_sums, penalize, risk_sets
 
 _WIDER: Final = 1.5  # by which a bracket of a limit grows
 _STILL: Final = 1e-6  # of the gradient, in standard errors
@@ -41,16 +35,16 @@ class OwnEstimate(NamedTuple):
     limits: Intervals  # infinite there
 
 
-def own_intervals(subjects: Subjects, *, ties: Ties = "efron", level: float = 0.95) -> OwnEstimate:
+def own_intervals(rows: Rows, *, ties: Ties = "efron", level: float = 0.95) -> OwnEstimate:
     """Computes Firth's estimate at a site, and the hull of its two intervals of a level in (0, 1).
 
     There may be any number of events.
     """
     require(0 < level < 1, "level", level, "in (0, 1)")
-    d = subjects.x.shape[1]
+    d = rows.x.shape[1]
     none, wide = np.full(d, np.nan), np.full(d, np.inf)
     found = OwnEstimate(none, wide, Intervals(-wide, wide.copy()))
-    sets = risk_sets(subjects, ties)
+    sets = risk_sets(rows, ties)
     kept, determined = independent_columns(likelihood_sums(sets, np.zeros(d)).information)
     if not len(kept):
         return found

@@ -17,18 +17,9 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
+from engram.tables.site import Rows
 
 Ties = Literal["efron", "breslow"]
-
-
-class Subjects(NamedTuple):
-    """Subjects of one stratum, each at risk on (entry, time]; equal times are tied."""
-
-    x: Array  # covariates, shape (n, d), finite
-    time: Array  # times of exit, shape (n,), > 0
-    event: Bools  # whether they left by an event, shape (n,); otherwise they were censored
-    entry: Array | None = None  # times of entry, shape (n,), below ``time``; None: always there
-    weights: Array | None = None  # shape (n,), at least 0; None: 1
 
 
 class Sums(NamedTuple):
@@ -78,10 +69,10 @@ class RiskSets(NamedTuple):
         return np.asarray(whole)
 
 
-def risk_sets(subjects: Subjects, ties: Ties = "efron") -> RiskSets:
-    """Finds who is at risk at which event of a stratum."""
+def risk_sets(rows: Rows, ties: Ties = "efron") -> RiskSets:
+    """Finds who is at risk at which event of a stratum; equal times are tied."""
     require(ties in ("efron", "breslow"), "ties", ties, "efron or breslow")
-    x, time, event, entry, given = subjects
+    x, (time, event, entry, given) = rows.x, rows.survival()
     weights = np.ones(len(time)) if given is None else given
     at = np.unique(time[event & (weights > 0)])
     first = np.searchsorted(at, np.full(len(time), -np.inf) if entry is None else entry, "right")

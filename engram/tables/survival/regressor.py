@@ -13,11 +13,13 @@ from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
 from engram.scoring.survival_scores import concordant_pairs
+from engram.tables.effects.summary import RATIOS, Summary, summarize
 from engram.tables.model import feature_names, finite_features, weights_of
+from engram.tables.site import Rows
 from engram.tables.survival.baseline import Baseline, StepFunction, baseline_hazard
 from engram.tables.survival.comparison import SiteComparison, compare_sites
 from engram.tables.survival.newton import fit
-from engram.tables.survival.partial import Subjects, Ties
+from engram.tables.survival.partial import Ties
 from engram.tables.survival.sharing import share
 from engram.tables.survival.site_effects import site_sums
 from engram.tables.tables import Labels, check_weights, codes_of, distinct, shown, take_tasks
@@ -104,7 +106,7 @@ class CoxRegressor(BaseEstimator):
 
     def _split(
         self, X: Any, y: Any, task: Any, sample_weight: Any, *, reset: bool
-    ) -> tuple[Labels | None, list[Subjects]]:
+    ) -> tuple[Labels | None, list[Rows]]:
         """Returns the tasks' labels, and their subjects."""
         X, labels = (X, None) if task is None else take_tasks(X, task, fitting=True)
         x = finite_features(self, X, labels, reset=reset)
@@ -112,7 +114,7 @@ class CoxRegressor(BaseEstimator):
         weights = weights_of(sample_weight, x)
         check_weights(weights)
         tasks, codes = (None, np.zeros(len(x), np.intp)) if labels is None else distinct(labels)
-        return tasks, split_strata(Subjects(x, *read_target(y), weights), codes)
+        return tasks, split_strata(x, y, weights, codes)
 
     @own_modes()
     def compare_sites(
@@ -120,12 +122,8 @@ class CoxRegressor(BaseEstimator):
     ) -> SiteComparison:
         """Returns a printable table of each task's hazard ratios, and of which tasks differ.
 
-        Args:
-            X: As for ``fit``, with the same columns; the rows may be those of ``fit``.
-            y: As for ``fit``.
-            task: As for ``fit``; at least two tasks.
-            sample_weight: As for ``fit``.
-            level: Level of the intervals, in (0, 1).
+        The rows, which may be those of ``fit``, are given as there, of at least two tasks;
+        ``level`` is that of the intervals, in (0, 1).
 
         Raises:
             ValueError: An input is invalid, there is one task, or the likelihood has no maximum.
@@ -139,6 +137,18 @@ class CoxRegressor(BaseEstimator):
     def column_names(self) -> list[str]:
         """Names of the coefficients."""
         return feature_names(self)
+
+    def summary(
+        self, *, level: float = 0.95, ratios: bool = False, simultaneous: bool = False
+    ) -> Summary:
+        """Returns a printable table of the shared coefficients; ``compare_sites`` has the tasks'.
+
+        The arguments are as of other estimators for tables; ratios are hazard ratios.
+        """
+        check_is_fitted(self)
+        title = f"{type(self).__name__}: {self.events_:g} events in {len(self.baselines_)} strata"
+        given = self.column_names, self.coef_, self.covariance_, np.inf, level, simultaneous
+        return summarize(title, *given, RATIOS["hazards"] if ratios else "")
 
     @own_modes()
     def predict(self, X: Any, task: Any = None) -> Array:
@@ -203,9 +213,11 @@ class CoxRegressor(BaseEstimator):
         """Returns the concordance index (Harrell's), from pairs within tasks."""
         eta = self.predict(X, task)
         weights = weights_of(sample_weight, eta)
-        strata = self._strata(X, task, len(eta))
-        parts = split_strata(Subjects(eta[:, None], *read_target(y), weights), strata)
-        each = [concordant_pairs(s.time, s.event, s.x[:, 0], s.entry, s.weights) for s in parts]
+        parts = split_strata(eta[:, None], y, weights, self._strata(X, task, len(eta)))
+        each = list[Array]()
+        for rows in parts:
+            time, event, entry, counts = rows.survival()
+            each.append(concordant_pairs(time, event, rows.x[:, 0], entry, counts))
         pairs = np.sum(each, axis=0)
         require(bool(pairs[1] > 0), "y", "none", "of subjects of whom pairs can be compared")
         return float(pairs[0] / pairs[1])
@@ -251,7 +263,8 @@ def read_target(y: Any) -> tuple[Array, Bools, Array | None]:
     return time, np.asarray(y[events[0]]), entry
 
 
-def split_strata(subjects: Subjects, codes: Ints) -> list[Subjects]:
-    """Splits subjects by stratum; ``codes`` number the strata from 0, none is empty."""
-    masks = [codes == code for code in range(int(codes.max()) + 1)]
-    return [Subjects._make(None if a is None else a[m] for a in subjects) for m in masks]
+def split_strata(x: Array, y: Any, weights: Array | None, codes: Ints) -> list[Rows]:
+    """Returns the rows of each stratum; ``codes`` number the strata from 0, none is empty."""
+    time, event, entry = read_target(y)
+    rows = Rows(x, time, weights, event, entry)
+    return [rows.take(np.flatnonzero(codes == code)) for code in range(int(codes.max()) + 1)]

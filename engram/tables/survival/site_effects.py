@@ -15,8 +15,9 @@ import numpy as np
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.tables.random_effects import Prior
+from engram.tables.site import Rows
 from engram.tables.survival.newton import SumsAt, maximize
-from engram.tables.survival.partial import Subjects, Sums, Ties, likelihood_sums, risk_sets
+from engram.tables.survival.partial import Sums, Ties, likelihood_sums, risk_sets
 
 
 class Sites(list[SumsAt]):
@@ -27,7 +28,7 @@ class Sites(list[SumsAt]):
         return [sums_at(coef) for sums_at, coef in zip(self, coefs, strict=True)]
 
 
-def site_sums(strata: Sequence[Subjects], ties: Ties = "efron") -> Sites:
+def site_sums(strata: Sequence[Rows], ties: Ties = "efron") -> Sites:
     """Returns the sums of each site, for sites whose subjects are here."""
     return Sites(partial(likelihood_sums, risk_sets(one, ties)) for one in strata)
 

@@ -16,7 +16,6 @@ from engram.settings.errors import RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.strategies.running.rounds import draw_cohort
 from engram.wire.messages import Error, Reply
-from tests.samples import entry
 from tests.support import assert_same, grid, small, strategy_of, train_clients, trainer
 
 
@@ -62,15 +61,6 @@ def test_shards_are_what_nodes_host_and_give_alike():
             assert len(set(cohort) & set(hosted_clients(22, NodeConfig(node, 4)))) == 2
     drawn = list(itertools.chain(*(draw_cohort(0, r, 12, 4, shards=2) for r in range(1500))))
     assert all(abs(drawn.count(client) - 500) < 100 for client in range(12))
-
-
-def test_the_model_does_not_depend_on_how_clients_are_hosted():
-    for nodes in [1, 3, 20]:
-        with entry(nodes):
-            expected, _ = one_round(*strategy_on(7))
-            model, metrics = one_round(*strategy_on(nodes))
-            assert_same(model, expected, atol=1e-6)
-            assert (metrics["clients"], metrics["left-out"]) == (6, 0)
 
 
 def test_a_reply_that_fails_is_left_out_named_and_counted(warnings_of_engram):

@@ -4,7 +4,7 @@ import pytest
 
 from engram.runs.run import Run
 from engram.scoring.score_columns import columns_of
-from engram.scoring.scorekeeping import Scorekeeper, ScoreWarnings, Scoring
+from engram.scoring.scorekeeping import Scorekeeper, Scoring
 from engram.scoring.tasks import CLASSIFICATION
 from engram.settings.families import METHODS, family
 from engram.simulations.engine import simulate
@@ -66,14 +66,13 @@ METRIC = CLASSIFICATION.metric
 TUNED = "round 7: fine-tuning diverged for clients [{}]: if their inputs and targets are of usual "
 
 
-def kept(**columns):
-    """The scores of three clients."""
-    models = tuple(which for which in ("-common", "-tuned") if f"loss{which}" in columns)
-    scoring = Scoring((METRIC,), tuple(columns_of((METRIC,), {"": False})), models)
-    scores = Scorekeeper(scoring, 3)
-    columns["queries"] = [5, 5, 5]
-    scores.take(7, {i: {n: column[i] for n, column in columns.items()} for i in range(3)})
-    return scores
+def take(*evaluations, private=False):
+    """Keeps evaluations of three clients, by column."""
+    columns = tuple(columns_of((METRIC,), {"": False}))
+    scores = Scorekeeper(Scoring((METRIC,), columns, private=private), 3)
+    for each in evaluations:
+        named = (each | {"queries": [5, 5, 5]}).items()
+        scores.take(7, {i: {name: x[i] for name, x in named} for i in range(3)}, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -102,27 +101,25 @@ def kept(**columns):
     ],
 )
 def test_a_warning_names_the_clients(columns, expected, warnings_of_engram):
-    ScoreWarnings(private=False).see(7, kept(**columns), NAMES)
+    take(columns)
     said = [text for text in warnings_of_engram.messages if "the mean loss" not in text]
     assert said == expected
 
 
 def test_who_tells_no_score_is_named_once_and_not_where_nobody_does(warnings_of_engram):
-    some, more = kept(loss=[1.0, NAN, 1.0]), kept(loss=[1.0, NAN, NAN])
-    warnings = ScoreWarnings(private=False)
-    for scores in (some, some, more):
-        warnings.see(7, scores, NAMES)
+    some, more = {"loss": [1.0, NAN, 1.0]}, {"loss": [1.0, NAN, NAN]}
+    take(some, some, more)
     assert [text[9:] for text in warnings_of_engram.messages] == [
         "clients [south] keep their scores to themselves",
         "clients [west] keep their scores to themselves",
     ]
     warnings_of_engram.clear()
-    ScoreWarnings(private=True).see(7, more, NAMES)
+    take(more, private=True)
     assert not warnings_of_engram.messages
 
 
 def test_a_client_that_dominates_the_mean_is_named(warnings_of_engram):
-    ScoreWarnings(private=False).see(7, kept(loss=[1.0, 1.1, 10**6]), NAMES)
+    take({"loss": [1.0, 1.1, 10**6]})
     (text,) = warnings_of_engram.messages
     assert text == (
         "round 7: the mean loss is what clients [west] say, and no others; its median counts"

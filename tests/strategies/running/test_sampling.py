@@ -158,18 +158,6 @@ def test_runs_go_on_through_rounds_without_clients(tmp_path):
     assert found["adjacency"] == "one client is added or removed"
 
 
-def test_messages_give_what_a_simulation_gives(tmp_path):
-    e = small(**POISSON, method="fedavg", clients_per_round=1, num_rounds=6)
-    simulate(e, tmp_path / "direct")
-    noise = simulated_noise(e.seed)
-    g = grid(trainer(e, noise=noise), 3)
-    coordinator.run(g, e, tmp_path / "sent", engine="vectorized", noise=noise)
-    one, two = (Run.open(tmp_path / name) for name in ("direct", "sent"))
-    assert [r.get("cohort") for r in one.rows()] == [r.get("cohort") for r in two.rows()]
-    models = [flat({"m": r.load_checkpoint().model}) for r in (one, two)]
-    torch.testing.assert_close(models[1], models[0], atol=1e-5, rtol=0)
-
-
 def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_path):
     e = small(**SUBSET, method="fedavg", clients_per_round=3, num_rounds=6, unseen_clients=4)
     found = simulate(e, tmp_path / "run")

@@ -2,19 +2,20 @@
 
 import numpy as np
 
-from engram.tables.survival.partial import Subjects, likelihood_sums, risk_sets
+from engram.tables.site import Rows
+from engram.tables.survival.partial import likelihood_sums, risk_sets
 
 COEF = np.array([0.5, -0.4])
 
 
 def draw_sites(coefs, size=60, seed=0):
-    """Returns subjects of sites with these coefficients, shape (M, d), a third of them censored."""
+    """Returns rows of sites with these coefficients, shape (M, d), a third of them censored."""
     rng, found = np.random.default_rng(seed), []
     for coef in np.asarray(coefs, dtype=float):
         x = rng.normal(size=(size, len(coef)))
         time = rng.exponential(np.exp(-x @ coef))
         end = np.quantile(time, 0.67)
-        found.append(Subjects(x, np.minimum(time, end), time <= end))
+        found.append(Rows(x, np.minimum(time, end), None, time <= end))
     return found
 
 
@@ -25,6 +26,6 @@ def with_column(sites, m, column):
     return [site._replace(x=np.column_stack([site.x, more])) for site, more in pairs]
 
 
-def partial_likelihood(subjects, beta, ties="efron"):
+def partial_likelihood(rows, beta, ties="efron"):
     """Returns the sums of one stratum."""
-    return likelihood_sums(risk_sets(subjects, ties), beta)
+    return likelihood_sums(risk_sets(rows, ties), beta)

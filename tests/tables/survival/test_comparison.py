@@ -11,7 +11,7 @@ from tests.tables.survival.sites import COEF, draw_sites
 def test_it_prints_each_site_both_shared_intervals_and_who_differs():
     sites = draw_sites([COEF, np.add(COEF, [2.0, 0]), COEF, COEF])
     sites[3] = sites[3]._replace(event=np.arange(60) == 7)
-    x, time, event = (np.concatenate([one[i] for one in sites]) for i in range(3))
+    x, time, event = (np.concatenate([one[i] for one in sites]) for i in (0, 1, 3))
     task, y = np.repeat(["bern", "graz", "oslo", "ulm"], 60), survival_target(event, time)
     model = CoxRegressor().fit(x, y, task)
     found = model.compare_sites(x, y, task, level=0.9)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
 
+from engram.tables.site import Rows
 from engram.tables.survival.own_intervals import own_intervals
-from engram.tables.survival.partial import Subjects
 from tests.tables.survival.sites import draw_sites
 
 
-def penalized(subjects, beta):
+def penalized(rows, beta):
     """Efron's log-likelihood with Firth's penalty; and the information."""
-    x, time, event, *_ = subjects
+    x, time, _, event, *_ = rows
     loglik, information = 0.0, np.zeros((x.shape[1],) * 2)
     for at in np.unique(time[event]):
         died = np.flatnonzero(event & (time == at))
@@ -26,8 +26,8 @@ def penalized(subjects, beta):
 
 def test_they_are_the_hull_of_walds_and_the_profile_interval():
     site = draw_sites([[0.8, -0.4]], 24)[0]
-    site = site._replace(time=np.ceil(site.time * 8))  # with ties
-    assert len(np.unique(site.time[site.event])) < site.event.sum()
+    site = site._replace(y=np.ceil(site.y * 8))  # with ties
+    assert len(np.unique(site.y[site.event])) < site.event.sum()
     tight = {"method": "Nelder-Mead", "options": {"xatol": 1e-8, "fatol": 1e-12}}
     best = minimize(lambda b: -penalized(site, b)[0], np.zeros(2), **tight)
     error = np.sqrt(np.diag(np.linalg.inv(penalized(site, best.x)[1])))
@@ -51,19 +51,16 @@ def test_they_are_the_hull_of_walds_and_the_profile_interval():
 def test_few_events_and_dependent_columns_do_no_harm():
     for seed in range(6):  # three events for two columns
         site = draw_sites([[0.5, 1.0]], 12, seed)[0]
-        site = site._replace(event=site.event & (site.time <= np.sort(site.time[site.event])[2]))
+        site = site._replace(event=site.event & (site.y <= np.sort(site.y[site.event])[2]))
         found = own_intervals(site)
         assert (found.limits.low < found.coef).all()
         assert (found.coef < found.limits.high).all()
         assert np.isfinite(found.limits).all()
-    x, time, event, *_ = draw_sites([[0.5, 1.0]])[0]
+    x, time, _, event, *_ = draw_sites([[0.5, 1.0]])[0]
     three = np.column_stack([x[:, 0], np.ones(len(x)), x[:, 1], 2 * x[:, 1]])
-    found, alone = (
-        own_intervals(Subjects(three, time, event)),
-        own_intervals(Subjects(x, time, event)),
-    )
+    found, alone = (own_intervals(Rows(each, time, None, event)) for each in (three, x))
     assert np.isnan(found.coef).tolist() == [False, True, True, True]
     assert np.isinf(found.limits.high).tolist() == [False, True, True, True]
     assert found.limits.low[0] == pytest.approx(alone.limits.low[0], abs=1e-4)
-    none = own_intervals(Subjects(x, time, np.zeros(len(x), dtype=bool)))
+    none = own_intervals(Rows(x, time, None, np.zeros(len(x), dtype=bool)))
     assert np.isinf(none.limits).all()

@@ -4,25 +4,20 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from engram.tables.site import Rows
 from engram.tables.survival.newton import NoMaximum, fit
-from engram.tables.survival.partial import (
-    Subjects,
-    likelihood_sums,
-    penalize,
-    risk_sets,
-    total,
-)
+from engram.tables.survival.partial import likelihood_sums, penalize, risk_sets, total
 from tests.tables.survival.sites import partial_likelihood
 
 RNG = np.random.default_rng(0)
 X, TIME = RNG.normal(5, 1, (60, 3)), RNG.integers(3, 15, 60) * 1.0
 EVENT, ENTRY, WEIGHTS = RNG.random(60) < 0.6, TIME - RNG.integers(1, 8, 60), RNG.random(60) * 3
-PLAIN, LATE = Subjects(X, TIME, EVENT), Subjects(X, TIME, EVENT, ENTRY)
+PLAIN, LATE = Rows(X, TIME, None, EVENT), Rows(X, TIME, None, EVENT, ENTRY)
 CASES = [PLAIN, LATE, LATE._replace(weights=WEIGHTS)]
 
 
-def by_definition(subjects, beta, ties):
-    x, time, event, entry, weights = subjects
+def by_definition(rows, beta, ties):
+    x, time, weights, event, entry, _ = rows
     entry = np.full(len(time), -np.inf) if entry is None else entry
     weights = np.ones(len(time)) if weights is None else weights
     risk, found = weights * np.exp(x @ beta), 0.0
@@ -43,20 +38,20 @@ def slope(function, beta, step=1e-5):
 
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
 def test_sums_are_the_likelihood_and_its_derivatives(ties):
-    for subjects in CASES:
-        check_sums(subjects, ties)
+    for rows in CASES:
+        check_sums(rows, ties)
 
 
-def check_sums(subjects, ties):
+def check_sums(rows, ties):
     beta = np.array([0.3, -0.8, 0.5])
-    sums = likelihood_sums(risk_sets(subjects, ties), beta, third=True)
-    assert sums.loglik == pytest.approx(by_definition(subjects, beta, ties), rel=1e-12)
+    sums = likelihood_sums(risk_sets(rows, ties), beta, third=True)
+    assert sums.loglik == pytest.approx(by_definition(rows, beta, ties), rel=1e-12)
     near = {"rtol": 1e-6, "atol": 1e-6}
-    score = slope(lambda b: by_definition(subjects, b, ties), beta)
+    score = slope(lambda b: by_definition(rows, b, ties), beta)
     np.testing.assert_allclose(sums.score, score, **near)
-    information = slope(lambda b: -partial_likelihood(subjects, b, ties).score, beta)
+    information = slope(lambda b: -partial_likelihood(rows, b, ties).score, beta)
     np.testing.assert_allclose(sums.information, information, **near)
-    third = slope(lambda b: partial_likelihood(subjects, b, ties).information, beta)
+    third = slope(lambda b: partial_likelihood(rows, b, ties).information, beta)
     np.testing.assert_allclose(sums.third, third, **near)
     far = total([sums, partial_likelihood(PLAIN._replace(x=X + 1e3), beta, ties)])
     assert far.loglik == pytest.approx(sums.loglik + by_definition(PLAIN, beta, ties), rel=1e-9)
@@ -64,7 +59,7 @@ def check_sums(subjects, ties):
 
 
 def test_where_the_likelihood_has_no_maximum_firths_penalty_has_one():
-    apart = Subjects(np.column_stack([X[:, 0], TIME < 9]), TIME, EVENT & (TIME < 9))
+    apart = Rows(np.column_stack([X[:, 0], TIME < 9]), TIME, None, EVENT & (TIME < 9))
     with pytest.raises(NoMaximum, match=r"coefficient of old \(up\).* use Firth's penalty"):
         fit([apart], names=["dose", "old"])
 
@@ -84,6 +79,6 @@ def test_a_fit_without_a_maximum_says_why():
         "column x2 is constant among": PLAIN._replace(x=X * [1, 1, 0] + 2001),
         "column x. is a linear combination": twice,
     }
-    for words, subjects in faults.items():
+    for words, rows in faults.items():
         with pytest.raises(NoMaximum, match=words):
-            fit([subjects])
+            fit([rows])

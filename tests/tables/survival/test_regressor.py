@@ -30,6 +30,16 @@ def test_a_frame_with_a_column_of_tasks_gives_curves_by_task():
     assert alone.predict_survival_function(X[:2], return_array=True).shape[0] == 2
 
 
+def test_a_summary_has_the_fits_hazard_ratios():
+    model = CoxRegressor().fit(X, Y, SITE)
+    for k, row in enumerate(model.summary(ratios=True).rows()):
+        half = 1.959964 * model.standard_error_[k]
+        limits = np.exp(model.coef_[k] + half * np.array([0, -1, 1]))
+        found = [row[name] for name in ("hazard-ratio", "low", "high")]
+        np.testing.assert_allclose(found, limits, rtol=1e-6)
+        assert row["error"] == model.standard_error_[k]
+
+
 def test_refusals_name_what_is_wrong():
     model = CoxRegressor().fit(X, Y, SITE)
     late = survival_target(ROWS.event, ROWS.time, ROWS.time)

@@ -23,7 +23,7 @@ from engram.tables.survival.federation.cox import COLUMNS, Cox
 from engram.tables.survival.federation.messages import sums_record
 from engram.tables.survival.newton import fit
 from engram.tables.survival.own_intervals import own_intervals
-from engram.tables.survival.partial import Subjects, likelihood_sums, risk_sets
+from engram.tables.survival.partial import likelihood_sums, risk_sets
 from engram.tables.survival.sharing import Scatter, personalize
 from engram.tables.survival.site_effects import site_sums
 from engram.wire.messages import Content
@@ -50,8 +50,8 @@ class CoxSites(TableHost):
         super().__init__(experiment, data, store, secret_noise, covers=False)
         self.own, self._least = experiment.of(Cox), least
 
-    def subjects(self, client: int) -> Subjects:
-        """Returns a client's subjects to learn from.
+    def usable_rows(self, client: int) -> Rows:
+        """Returns a client's rows to learn from.
 
         Raises:
             ValueError: They cannot be used; the message names no row, which stays here.
@@ -59,7 +59,7 @@ class CoxSites(TableHost):
         rows = self._rows(client)
         for own in filter(None, (rows, self.data.test[client])):
             self._check(own)
-        return as_subjects(rows)
+        return rows
 
     def _check(self, rows: Rows) -> None:
         x, time, weights, _, entry, _ = rows
@@ -84,31 +84,30 @@ class CoxSites(TableHost):
         Raises:
             ValueError: Its rows cannot be used, or its events are too few.
         """
-        subjects, own = self.subjects(client), self.own
-        if subjects.event.sum() < self._least:
+        rows, own = self.usable_rows(client), self.own
+        if _events(rows) < self._least:
             few = f"fewer than {self._least} events (least-count), whose sums would tell of each"
             raise ValueError(f"it has {few if self._least > 1 else 'no event'}")
         if scatter is not None:
-            estimate, error, limits = own_intervals(subjects, ties=own.ties, level=own.level)
-            return np.stack(
-                [self._personal(subjects, scatter)[1], estimate, error, *limits], axis=1
-            )
+            estimate, error, limits = own_intervals(rows, ties=own.ties, level=own.level)
+            apart = self._personal(rows, scatter)[1]
+            return np.stack([apart, estimate, error, *limits], axis=1)
         if own.exchanges > 1:
-            return likelihood_sums(risk_sets(subjects, own.ties), coef, third=own.firth)
-        self._check_enough(subjects)
-        found = fit([subjects], own.ties, names=self.data.columns)
+            return likelihood_sums(risk_sets(rows, own.ties), coef, third=own.firth)
+        self._check_enough(rows)
+        found = fit([rows], own.ties, names=self.data.columns)
         score = found.sums.information @ found.coef
         loglik = found.sums.loglik - float(score @ found.coef) / 2
         return found.sums._replace(loglik=loglik, score=score)
 
-    def _check_enough(self, subjects: Subjects) -> None:
-        x, event = subjects.x, subjects.event
+    def _check_enough(self, rows: Rows) -> None:
         advice = "for a single exchange: set exchanges=20"
-        if event.sum() < ENOUGH:
+        if _events(rows) < ENOUGH:
             raise ValueError(f"it has fewer than {ENOUGH} events, which are too few {advice}")
-        for name, column in zip(self.data.columns, x.T, strict=True):
+        for name, column in zip(self.data.columns, rows.x.T, strict=True):
             values = np.unique(column)
-            if len(values) == 2 and min(event[column == value].sum() for value in values) < EXPOSED:
+            groups = [rows.take(np.flatnonzero(column == value)) for value in values[:2]]
+            if len(values) == 2 and min(map(_events, groups)) < EXPOSED:
                 words = f"fewer than {EXPOSED} events in a group of {name}"
                 raise ValueError(f"it has {words}, which are too few {advice}")
 
@@ -122,10 +121,10 @@ class CoxSites(TableHost):
             them that the client's own estimate, and the shared and personal coefficients, have
             right (``concordance-own``, ``-shared`` and ``-personal``); NaN without.
         """
-        subjects, (coef, _), half_width = self.subjects(client), *shared
-        own, _, limits = own_intervals(subjects, ties=self.own.ties, level=self.own.level)
-        mine = coef if scatter is None else self._personal(subjects, scatter)[0]
-        baseline = baseline_hazard(subjects, mine)
+        rows, (coef, _), half_width = self.usable_rows(client), *shared
+        own, _, limits = own_intervals(rows, ties=self.own.ties, level=self.own.level)
+        mine = coef if scatter is None else self._personal(rows, scatter)[0]
+        baseline = baseline_hazard(rows, mine)
         columns = coef, coef - half_width, coef + half_width, own, *limits, mine
         memory = floats_record(
             coefficients=np.stack(columns, axis=1),
@@ -138,10 +137,10 @@ class CoxSites(TableHost):
     def _scores(self, client: int, *each: Array) -> dict[str, float]:
         nothing = dict.fromkeys(_SCORES, np.nan) | {"rows": 0}
         rows = self.data.test[client]
-        if rows is None or as_subjects(rows).event.sum() < self._least:
+        if rows is None or _events(rows) < self._least:
             return nothing
-        x, time, event, entry, weights = as_subjects(rows)
-        etas = [x @ coef for coef in each]
+        time, event, entry, weights = rows.survival()
+        etas = [rows.x @ coef for coef in each]
         counts = [concordant_pairs(time, event, eta, entry, weights) for eta in etas]
         pairs = float(counts[1][1])
         if not pairs:
@@ -166,8 +165,8 @@ class CoxSites(TableHost):
         )
         return reply(split(number, found, failed), sum(self.sizes[c] for c in found), sent)
 
-    def _personal(self, subjects: Subjects, scatter: Scatter) -> tuple[Array, Bools]:
-        return personalize(site_sums([subjects], self.own.ties)[0], scatter)
+    def _personal(self, rows: Rows, scatter: Scatter) -> tuple[Array, Bools]:
+        return personalize(site_sums([rows], self.own.ties)[0], scatter)
 
     def _scatter(self, content: Content) -> Scatter | None:
         if SCATTER not in content.get(SHARED, {}):
@@ -185,10 +184,8 @@ class CoxSites(TableHost):
         return reply(split(number, found, failed) | columns, int(sum(columns["rows"])))
 
 
-def as_subjects(rows: Rows) -> Subjects:
-    """Returns the subjects of rows of survival."""
-    assert rows.event is not None  # for mypy: as tables of survival have it
-    return Subjects(rows.x, rows.y, rows.event, rows.entry, rows.weights)
+def _events(rows: Rows) -> int:
+    return int(rows.survival()[1].sum())
 
 
 @hosts(Cox.plug_in)

@@ -1,16 +1,14 @@
 """Report of Cox's model between sites: hazard ratios with their intervals."""
 
 from collections.abc import Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from engram.cli.console import new_table
 from engram.compare.reports.base import reports
-from engram.compare.reports.sites import MANY, show_sites
+from engram.compare.reports.sites import first_rows, show_sites
 from engram.settings.errors import one_line
 from engram.tables.effects.summary import shown_p
 from engram.tables.federation.report import draw_sites, effects_of, print_effects
@@ -27,14 +25,13 @@ def site_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table |
     if not (effects := effects_of(found, settings)):
         return None
     title, headings = "Sites' own hazard ratios", ["hazard ratio", "interval", "differs"]
-    table = new_table(["column", "site"], headings, title=title, padding=(0, 1))
     differs = {(one["column"], one["site"]): one["p_value"] for one in found["differences"]}
     each = ((one.name, zip(one.sites.names, *one.sites.shown, strict=True)) for one in effects)
-    rows = ((name, *row) for name, lines in each for row in lines)
-    for name, site, ratio, low, high in islice(rows, MANY):
+    rows = []
+    for name, site, ratio, low, high in ((name, *row) for name, lines in each for row in lines):
         mark = f"p {shown_p(differs[name, site])}" if (name, site) in differs else ""
-        table.add_row(name, one_line(site), f"{ratio:.4g}", f"{low:.4g} .. {high:.4g}", mark)
-    return table
+        rows.append((name, one_line(site), f"{ratio:.4g}", f"{low:.4g} .. {high:.4g}", mark))
+    return first_rows(title, ["column", "site"], headings, rows)
 
 
 def hazard_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table:
@@ -44,18 +41,12 @@ def hazard_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table
     headings = ["coefficient", "hazard ratio", f"{level:g} interval"]
     hull = found.get("all-but-one", [])
     headings += ["all sites but one at most"] * bool(hull)
-    table = new_table(["column"], headings, title=title, padding=(0, 1))
-    given = [shared[key] for key in ("names", "coef", "low", "high")]
-    parts = list(zip(*given, *np.array(hull, dtype=float), strict=True))
-    for name, coef, *limits in parts[:MANY]:
+    given, rows = [shared[key] for key in ("names", "coef", "low", "high")], []
+    for name, coef, *limits in zip(*given, *np.array(hull, dtype=float), strict=True):
         ratio, *ends = (f"{value:.4g}" for value in np.exp([coef, *limits]))
         each = (" .. ".join(ends[k : k + 2]) for k in range(0, len(ends), 2))
-        table.add_row(name, f"{coef:.4g}", ratio, *each)
-    if len(parts) > MANY:
-        table.add_row("...", f"{len(parts)} in all", "in results.json")
+        rows.append((name, f"{coef:.4g}", ratio, *each))
     lines = ["Approximate: sites' own estimates in one exchange."] * found["approximate"]
-    lines += ["The exchanges have not converged: set cox.exchanges higher."] * (
-        not found["settled"]
-    )
-    table.caption, table.caption_justify = "\n".join(lines) or None, "left"
-    return table
+    if not found["settled"]:
+        lines.append("The exchanges have not converged: set cox.exchanges higher.")
+    return first_rows(title, ["column"], headings, rows, lines)

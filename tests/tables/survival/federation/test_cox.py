@@ -16,7 +16,7 @@ from engram.simulations.grid import InProcessGrid
 from engram.tables import CoxRegressor, survival_target
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
-from engram.tables.survival.federation.host import CoxSites, as_subjects
+from engram.tables.survival.federation.host import CoxSites
 from engram.tables.survival.federation.report import site_table
 from tests.support import small
 from tests.tables.federation.sites import odd, with_arrays
@@ -112,9 +112,9 @@ def test_a_site_takes_curves_home_and_a_newcomer_has_its_own(tmp_path):
     own.drop(columns=["event", "site"]).to_csv(tmp_path / "newcomer.csv", index=False)
     found.adapt(tmp_path / "newcomer.csv", out=tmp_path / "adapted")
     out = predict(tmp_path / "adapted", tmp_path / "new.csv", tmp_path / "adapted.csv").table
-    subjects = as_subjects(Rows(own[["trt", "karno", "age"]].to_numpy(float), own.time.to_numpy(),
-                                own.weight.to_numpy(), (own.died == "yes").to_numpy()))  # fmt: skip
-    baseline = baseline_hazard(subjects, model.coef_)
+    x, died = own[["trt", "karno", "age"]].to_numpy(float), (own.died == "yes").to_numpy()
+    new_rows = Rows(x, own.time.to_numpy(), own.weight.to_numpy(), died)
+    baseline = baseline_hazard(new_rows, model.coef_)
     for name in (name for name in out if "survival at" in name):
         at = float(name.rpartition(" ")[2])
         curves = [baseline.survival(eta)(at) for eta in model.predict(new.to_numpy())]
@@ -147,16 +147,16 @@ def test_small_and_lying_sites_are_left_out_by_name(tmp_path):
 
 def test_sharing_and_naming_between_nodes_are_those_of_all_rows(tmp_path):
     sites = draw_sites([COEF, np.add(COEF, [2.0, 0]), COEF, COEF, np.subtract(COEF, [0, 0.3])], 90)
-    parts = [pd.DataFrame({"a": s.x[:, 0], "b": s.x[:, 1], "time": s.time, "event": s.event * 1,
+    parts = [pd.DataFrame({"a": s.x[:, 0], "b": s.x[:, 1], "time": s.y, "event": s.event * 1,
                            "site": f"s{m}"}) for m, s in enumerate(sites)]  # fmt: skip
     rows = pd.concat(parts)
     rows.to_csv(tmp_path / "rows.csv", index=False)
     schema = 'columns.time = {role = "time"}\ncolumns.event = {role = "event"}'
     e = small(method="cox", dataset=f"csv:{tmp_path / 'rows.csv'}", task_column="site", timeout=1.0,
               test_fraction=0.1, num_clients=5, schema=schema, sharing="adaptive")  # fmt: skip
-    strata = [as_subjects(own) for own in table_data(e).train]
-    x, time, event = (np.concatenate(part) for part in list(zip(*strata, strict=True))[:3])
-    site = np.repeat([f"s{m}" for m in range(5)], [len(one.time) for one in strata])
+    strata = table_data(e).train
+    x, time, event = (np.concatenate([one[i] for one in strata]) for i in (0, 1, 3))
+    site = np.repeat([f"s{m}" for m in range(5)], [len(one.y) for one in strata])
     y = survival_target(event, time)
     model = CoxRegressor(sharing="adaptive").fit(x, y, site)
     wanted = model.compare_sites(x, y, site)
