@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.client.disk_memory import DiskStore
+from engram.client.encrypted_file import read_key
 from engram.client.hosts import Exchanging, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost
 from engram.client.node_queries import by_own_schema, kept_here, own_settings
@@ -41,7 +42,6 @@ from engram.sites import policy_checks as rules
 from engram.sites.approvals import APPROVALS, Awaited, require
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.described import described
-from engram.sites.encrypted_file import read_key
 from engram.sites.policy import UNLIMITED, Policy, keep_policy
 from engram.sites.privacy_account import Account
 from engram.sites.terms import count, request_of

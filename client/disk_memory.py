@@ -7,11 +7,11 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
+from engram.client.encrypted_file import Damaged, Unencrypted, seal, unseal
 from engram.client.memory import MemoryMismatch, newest_of
 from engram.core.types import Params
 from engram.settings.errors import EngramError
 from engram.settings.files import read_file, replace_file
-from engram.sites.encrypted_file import Damaged, Unencrypted, seal, unseal
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
 _MEMORY: Final = "round"

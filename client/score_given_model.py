@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from engram.client.disk_memory import DiskStore
+from engram.client.encrypted_file import read_key
 from engram.client.hosts.rows import trained_table
 from engram.client.node_queries import by_own_schema, kept_here, own_settings
 from engram.client.row_limits import own_digest
@@ -37,7 +38,6 @@ from engram.settings.experiment import Experiment
 from engram.settings.files import parse_json, read_json, refusing, replace_file
 from engram.settings.plugins import plugins
 from engram.sites.approvals import APPROVALS, Request, require
-from engram.sites.encrypted_file import read_key
 from engram.sites.policy import Policy
 from engram.sites.policy_checks import check, of_names, of_servers_choice, of_sources
 from engram.sites.terms import request_of

@@ -1,4 +1,4 @@
-"""Trains clients whose networks differ, those of one network together."""
+"""Training of clients with networks of their own, those of one network together."""
 
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
@@ -70,7 +70,7 @@ class MixedTrainer(Trainer):
                 raise Refused(must("representations", tuple(shape), wide))
 
     def parted(self, clients: Sequence[int]) -> list[tuple[Trainer, list[int]]]:
-        """Returns who trains these clients, each with their positions among them."""
+        """Groups clients by their trainers; returns each trainer with positions in ``clients``."""
         found: dict[Trainer, list[int]] = {}
         for i, client in enumerate(clients):
             found.setdefault(self._others.get(client, self), []).append(i)
@@ -91,7 +91,7 @@ class MixedTrainer(Trainer):
 
 
 def _groups(e: Experiment, data: FederatedData) -> list[list[int]]:
-    """Returns the clients that have rows, in groups whose modules are alike.
+    """Groups the clients that have rows by their modules.
 
     Raises:
         Refused: The function of the clients' names fails.

@@ -29,6 +29,7 @@ from engram.cli.options import (
     option,
 )
 from engram.cli.site_cli import state_of
+from engram.client.encrypted_file import new_key, read_key
 from engram.data.source import Source
 from engram.link.console import console
 from engram.link.credentials import NodeCredentials, read_node
@@ -42,7 +43,6 @@ from engram.settings.logs import begin_log
 from engram.settings.plugins import load_plugins
 from engram.settings.run import MachineSettings
 from engram.sites.audit import AUDIT, EXPORTED, Audit
-from engram.sites.encrypted_file import new_key, read_key
 from engram.sites.policy import in_force, policy_file
 
 if TYPE_CHECKING:

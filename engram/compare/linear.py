@@ -54,7 +54,7 @@ def fit(
     basis: Array | None = None
 
     def seen(x: Array) -> Array:
-        found = (x - mean) / deviation
+        found: Array = (x - mean) / deviation
         return found if basis is None else found @ basis
 
     if 2 * x.shape[0] < x.shape[1]:

@@ -148,7 +148,7 @@ def _dirichlet(
 def _pathological(
     y: RowNumbers, count: float, clients: int, rng: np.random.Generator
 ) -> list[list[RowNumbers]]:
-    """Each client a class in turn, and others at random, whose rows are dealt out evenly."""
+    """Each client a class in turn and others at random; a class's rows are dealt out evenly."""
     labels = np.unique(y)
     held = [[labels[client % len(labels)]] for client in range(clients)]
     for own in held:

@@ -175,7 +175,7 @@ def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps:
 
 
 def forecast(experiment: "Experiment", kind: Kind, rows: Inputs) -> str:
-    """Describes what a client sends, keeps and needs in a round, uncompressed and without rows.
+    """Describes a client's traffic, memory and room in a round, uncompressed and without rows.
 
     Raises:
         Refused: The settings do not fit the data, or the memory.

@@ -9,6 +9,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from engram.client.encrypted_file import Damaged, read_key, seal, unseal
 from engram.client.node_queries import kept_here, own_settings
 from engram.data.schema.columns import Column, Kind, Schema
 from engram.data.schema.written import to_toml
@@ -17,7 +18,6 @@ from engram.link.node_config import NodeConfig, hosted_clients
 from engram.settings.errors import DataError, Refused, printable
 from engram.settings.files import read_file, refusing, replace_file
 from engram.sites.approvals import APPROVALS, Request, require
-from engram.sites.encrypted_file import Damaged, read_key, seal, unseal
 from engram.sites.policy import Policy
 from engram.sites.policy_checks import of_unaccounted
 from engram.wire.clock import now

@@ -15,6 +15,7 @@ import typer
 from engram.cli.console import out
 from engram.cli.options import Json
 from engram.client.disk_memory import DiskStore
+from engram.client.encrypted_file import read_key
 from engram.link.credentials import NodeCredentials, read_node, read_server, renewal
 from engram.link.keys import read_certificates
 from engram.link.node.errands import greet
@@ -24,7 +25,6 @@ from engram.link.server.registration import roll
 from engram.server.status import members
 from engram.settings.errors import EngramError, Refused, RunStopped, few_names
 from engram.settings.files import is_locked, stats_below
-from engram.sites.encrypted_file import read_key
 from engram.sites.record_faults import faults
 from engram.wire.clock import in_words, now
 

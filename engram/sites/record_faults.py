@@ -1,4 +1,4 @@
-"""Faults of a site's records, its ledger and its log, with what its operator does about them."""
+"""Faults of a node's ledger and log, each with a remedy of its site's operator."""
 
 from collections.abc import Callable
 from logging import getLogger
@@ -28,7 +28,7 @@ def faults(folder: Path, state: Path) -> dict[str, str]:
 
 
 def open_log(folder: Path, state: Path) -> Audit:
-    """Returns the log of a node that begins; says faults of it and of the ledger."""
+    """Returns the log of a node that begins; logs faults of it and of the ledger."""
     for fault in filter(None, faults(folder, state).values()):
         _log.error("%s", fault)
     return Audit(state / AUDIT)

@@ -60,7 +60,7 @@ class Rows(NamedTuple):
         return x, y, np.ones(len(y)) if weights is None else weights
 
     def survival(self) -> tuple[Array, Bools, Array | None, Array | None]:
-        """Returns times, which of them are of events, entries and weights, of survival."""
+        """Returns times, marks of events, entries and weights, of survival."""
         assert self.event is not None  # for mypy: as rows of survival have it
         return self.y, self.event, self.entry, self.weights
 

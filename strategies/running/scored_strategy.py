@@ -32,7 +32,7 @@ Answer = Scored | Rejected | None
 
 
 class ScoredStrategy(Scorekeeper, RunStrategy):
-    """Base of strategies whose clients score a network; a subclass trains it.
+    """Base of strategies that have clients score a network; a subclass trains it.
 
     Attributes:
         rounds: The server's side of rounds, with the method.

@@ -155,7 +155,7 @@ def test_the_same_message_again_gives_the_same_reply(tmp_path):
 
 
 def test_what_is_kept_is_encrypted_where_there_is_a_key(tmp_path):
-    from engram.sites.encrypted_file import new_key, read_key
+    from engram.client.encrypted_file import new_key, read_key
 
     new_key(tmp_path / "key")
     node = {"state": str(tmp_path / "s"), "memory-key": str(tmp_path / "key")}

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from engram.client.disk_memory import DiskStore
+from engram.client.encrypted_file import read_key
 from engram.client.training_description import note_training
 from engram.data.schema.columns import Kind
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.sites.encrypted_file import read_key
 from tests.client.test_memory import params
 from tests.samples import entry
 from tests.support import assert_same

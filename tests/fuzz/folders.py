@@ -16,13 +16,13 @@ import torch
 
 from engram.cli.__main__ import main
 from engram.client.disk_memory import DiskStore
+from engram.client.encrypted_file import read_key
 from engram.client.memory import RamStore
 from engram.link.credentials import read_node, read_server
 from engram.link.server.identity import init_federation
 from engram.link.server.registration import roll
 from engram.settings.experiment import Experiment, read_by
 from engram.simulations.engine import simulate
-from engram.sites.encrypted_file import read_key
 from engram.wire.checksums import checked, summed
 from engram.wire.tensors import tensors_to_bytes
 from tests.fuzz.spoil import spoil_bytes, spoil_file, spoil_json, text

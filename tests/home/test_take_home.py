@@ -12,6 +12,7 @@ import torch
 import engram
 from engram.cli.__main__ import main
 from engram.client.disk_memory import DiskStore, MemoryFull
+from engram.client.encrypted_file import new_key
 from engram.client.memory import MemoryMismatch
 from engram.client.served_slots import read_scored
 from engram.client.training_description import read_training
@@ -22,7 +23,6 @@ from engram.home.predicting import predict
 from engram.server.run import run as run_on
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
-from engram.sites.encrypted_file import new_key
 from tests.hospitals import write_hospitals
 from tests.samples import EIGHT
 from tests.server.nodes import NodesGrid

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.client import app as module
+from engram.client.encrypted_file import new_key
 from engram.data.schema.columns import Schema
 from engram.data.source import Source
 from engram.data.tables.column_summaries import describe_table
@@ -23,7 +24,6 @@ from engram.sites import audit as audit_module
 from engram.sites import described as described_module
 from engram.sites.approvals import answer, requests
 from engram.sites.audit import AUDIT, Audit
-from engram.sites.encrypted_file import new_key
 from engram.sites.policy import keep_policy
 from engram.wire.roster import read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY

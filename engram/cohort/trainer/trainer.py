@@ -403,7 +403,7 @@ class Trainer:
         return tree_map(methodcaller("to", self.experiment.device, torch.float32), slots)
 
     def parted(self, clients: Sequence[int]) -> list[tuple["Trainer", list[int]]]:
-        """Returns who trains these clients, each with their positions among them."""
+        """Groups clients by their trainers; returns each trainer with positions in ``clients``."""
         return [(self, [*range(len(clients))])]
 
     def recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:

@@ -57,7 +57,7 @@ def first_rows(
     rows: Sequence[Sequence[str]],
     notes: Sequence[str] = (),
 ) -> Table:
-    """Returns a table of the first rows, with notes below, and says how many there are in all."""
+    """Returns a table of the first rows, with the number of all, and notes below."""
     table = new_table(left, right, title=title, padding=(0, 1))
     for row in rows[:MANY]:
         table.add_row(*row)

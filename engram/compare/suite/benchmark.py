@@ -187,7 +187,7 @@ def score_table(found: Sequence[Found]) -> pd.DataFrame:
 
 
 def published_table(one: Found) -> Table:
-    """Returns a table of methods on a published split, beside what is published."""
+    """Returns a table of methods on a published split, with the published figures."""
     title = f"{one.name}: {one.metric.name} (%)"
     table = new_table(["method"], ["last round", "best-test", "published"], title=title)
     for name, best in one.best_test.items():

@@ -1,4 +1,4 @@
-"""Splits of published benchmarks: which client gets which rows, as their generators draw it."""
+"""Splits of published benchmarks: each client's rows, as their generators draw them."""
 
 import math
 from typing import Any

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.client.disk_memory import DiskStore
+from engram.client.encrypted_file import Damaged, Unencrypted, read_key, seal, unseal
 from engram.client.memory import MemoryMismatch
 from engram.settings.errors import Refused
-from engram.sites.encrypted_file import Damaged, Unencrypted, read_key, seal, unseal
 from tests.client.test_memory import params
 
 KEY = b"k" * 32
