@@ -55,7 +55,7 @@ def test_imports_inside_functions(nodes):
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    assert len(inside) <= 86
+    assert len(inside) <= 83
     assert len(calls(nodes, "import_module", "__import__")) <= 21
 
 

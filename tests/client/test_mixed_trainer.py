@@ -92,6 +92,7 @@ def test_clients_train_their_own_networks_as_in_a_plain_loop(tmp_path):
         assert_alike(run, protos)
 
 
+@pytest.mark.full
 def test_networks_that_are_alike_train_as_one_network_for_all_does(tmp_path):
     own = run_of(tmp_path / "own", "fedproto", lambda client: deep())
     common = run_of(tmp_path / "common", "fedproto", deep)
@@ -99,6 +100,7 @@ def test_networks_that_are_alike_train_as_one_network_for_all_does(tmp_path):
     np.testing.assert_allclose(own.clients["loss"], common.clients["loss"], atol=1e-6)
 
 
+@pytest.mark.full
 def test_networks_that_are_alike_are_stacked_here_and_on_a_cluster(tmp_path):
     e = run_of(tmp_path / "run", "fedproto").experiment
     host = host_of(Opening(e, RamStore()))
@@ -120,6 +122,7 @@ def test_networks_that_are_alike_are_stacked_here_and_on_a_cluster(tmp_path):
         serve(InProcessGrid(host, [[0]]), e, tmp_path / "nodes", engine="flower")
 
 
+@pytest.mark.full
 def test_a_clients_own_network_is_mixed_with_its_rows_votes_and_taken_home(tmp_path):
     run = run_of(tmp_path / "run", "knn-per", personal="*", k=5)
     assert_alike(run, [net.state_dict() for net in looped(0.0)])

@@ -77,6 +77,7 @@ def test_rows_are_the_generators(small, tmp_path):
         written("other", other, tmp_path / "refused")
 
 
+@pytest.mark.full
 def test_figures_stand_beside_the_published_ones(small, tmp_path, engram, monkeypatch):
     monkeypatch.setattr(tune_cli, "federations", lambda suite: {"small": small})
     folder = tmp_path / "found"

@@ -1,6 +1,7 @@
 """Models for clients that never took part: what the protocol says of unseen ones, and honestly."""
 
 import shutil
+from itertools import cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,13 @@ ADAPTING = ["fedavg", "fedper", "knn-per", "ifca", "fedem", "pfedhn", "ditto", "
 ADAPTING += ["fedpac", "feddbe", "gpfl", "local", "scaffold", "fedproto"]
 
 
-@pytest.mark.parametrize("method", sampled(ADAPTING, EIGHT))
-@pytest.mark.parametrize("protocol", ["standard", "few-shot"])
+PROTOCOLS = ("standard", "few-shot")
+
+
+@pytest.mark.parametrize(
+    ("method", "protocol"),
+    sampled(product(ADAPTING, PROTOCOLS), list(zip(EIGHT, cycle(PROTOCOLS), strict=False))),
+)
 def test_a_newcomer_is_served_as_the_protocol_scores_unseen_clients(method, protocol, tmp_path):
     own = {"initial_batch_size": 3} if method == "local-moml" else {}
     run = run_on(hospitals(), tmp_path, method=method, unseen_clients=1, protocol=protocol, **own)

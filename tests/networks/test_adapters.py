@@ -13,6 +13,7 @@ import engram
 from engram.networks.vision import torchvision
 from engram.settings.errors import Refused
 from engram.settings.method_for_data import forecast
+from tests.samples import sampled
 
 torchvision()  # which transformers imports, and peft that
 from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
@@ -98,9 +99,9 @@ def plain_loop(run, net, is_personal):
 @pytest.mark.parametrize(
     ("adapters", "make", "is_personal"),
     [
-        ("shared", image_net, lambda name: False),
-        ("frozen-a", image_net, lambda name: False),
-        ("shared-a", image_net, lambda name: "lora_B" in name),
+        pytest.param("shared", image_net, lambda name: False, marks=pytest.mark.full),
+        pytest.param("frozen-a", image_net, lambda name: False, marks=pytest.mark.full),
+        pytest.param("shared-a", image_net, lambda name: "lora_B" in name, marks=pytest.mark.full),
         ("dual", two_adapters, lambda name: ".personal." in name),
     ],
 )
@@ -135,7 +136,7 @@ def live_copies(shape):
     return len({x.untyped_storage().data_ptr() for x in found})
 
 
-@pytest.mark.parametrize("drawn", [False, True])
+@pytest.mark.parametrize("drawn", sampled([False, True], [True]))
 def test_the_frozen_model_is_held_once_and_stored_nowhere(drawn, tmp_path):
     wide, counts = (16 * 1000, 8), []
 
@@ -160,6 +161,7 @@ def test_the_frozen_model_is_held_once_and_stored_nowhere(drawn, tmp_path):
     assert sum(sizes) < 4 * wide[0] * wide[1]  # the frozen layer of the same inputs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("adapters", "dtype"), [("shared-a", torch.bfloat16), ("dual", torch.float32)]
 )
