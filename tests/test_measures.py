@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 96_763), (["benchmarks"], 4_374), (["tests"], 82_143)]
+    ("folders", "most"), [(ROOMS, 97_590), (["benchmarks"], 4_374), (["tests"], 82_645)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most
