@@ -37,7 +37,7 @@ from engram.networks.losses import mean_loss
 from engram.scoring.tasks import task_of
 from engram.settings.errors import one_line
 from engram.settings.experiment import Experiment
-from engram.settings.families import METHODS, family
+from engram.settings.families import family
 
 PARTS: Final = ("parity", "rounds", "many", "resnet")
 _TOLERANCE: Final = 1e-4  # of float32, after a few rounds
@@ -82,7 +82,7 @@ def parity(device: str, small: bool) -> Iterator[Work]:
     """Compares each way to train on the device with training in turn on the CPU."""
     methods = ("fedavg", "ditto", "local-moml") if small else family("local")
     for (network, work), method in product(_NETWORKS.items(), methods):
-        if METHODS[method].personal != "norm" or network == "resnet":
+        if experiment(work, method=method).network.personal != "norm" or network == "resnet":
             about = {"network": network, "method": method}
             yield about, partial(_compare, tiny(work), method, device)
 
