@@ -19,7 +19,7 @@ _STEPS = {"alpha": 0.01, "eta": 0.01}
 _WARM_UP = 2
 
 
-def _variants(methods: list[str]) -> list[tuple[str, dict[str, Any]]]:
+def variants(methods: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """Returns our variants to time: FedAvg first, since the others are compared with it."""
     variants = []
     for name in sorted(methods, key=lambda name: name != "fedavg"):
@@ -47,7 +47,7 @@ def main(
         data = federation(work, experiment(work))
         runs = {
             label: Platform(experiment(work, **settings), data).turn
-            for label, settings in _variants(methods)
+            for label, settings in variants(methods)
         }
         ms = in_turns(runs, rounds or work.rounds, warm_up=_WARM_UP)
         first, title = next(iter(ms)), f"{name}: {work.meaning}"

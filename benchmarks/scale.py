@@ -19,10 +19,21 @@ from engram.cli.console import out
 from engram.client.hosts.local import LocalHost
 from engram.cohort.trainer.trainer import Trainer
 from engram.data.federated import FederatedData, Split
+from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
 
 _ROWS = 60_000
 _EACH = 40
+
+
+def registered(
+    size: tuple[int, int], rows: tuple[torch.Tensor, torch.Tensor], method: str = "fedavg"
+) -> tuple[Experiment, FederatedData]:
+    """Returns clients with the MLP of W1 that share rows: so many, and so many in a round."""
+    (clients, each_round), device = size, str(rows[1].device)
+    held = Split(*rows, list(np.random.default_rng(0).integers(0, _ROWS, (clients, _EACH))))
+    settings = {"method": method, "num_clients": clients, "clients_per_round": each_round}
+    return experiment(WORKLOADS["W1"], **settings, device=device), FederatedData(held, held, 10)
 
 
 def time_federations(sizes: list[tuple[int, int]], *, rounds: int = 10) -> list[dict[str, float]]:
@@ -34,19 +45,13 @@ def time_federations(sizes: list[tuple[int, int]], *, rounds: int = 10) -> list[
         For each, ``ms`` of the median round, ``registered-mib`` (memory of the federation without
         the shared rows) and ``peak-mib`` (additional memory of its rounds).
     """
-    rng = np.random.default_rng(0)
-    x, y = _rows(rng)
-    platforms, found = [], []
-    for clients, each_round in sizes:
+    rows, platforms, found = shared_rows("cpu"), [], []
+    for size in sizes:
         before = forget_peak()
-        held = Split(x, y, list(rng.integers(0, _ROWS, (clients, _EACH))))
-        e = experiment(
-            WORKLOADS["W1"], method="fedavg", num_clients=clients, clients_per_round=each_round
-        )
-        platforms.append(Platform(e, FederatedData(held, held, 10)))
-        registered = forget_peak()
+        platforms.append(Platform(*registered(size, rows)))
+        ready = forget_peak()
         platforms[-1].round(1)
-        found.append({"registered-mib": registered - before, "peak-mib": peak() - registered})
+        found.append({"registered-mib": ready - before, "peak-mib": peak() - ready})
     contenders = {
         i: lambda turn, platform=platform: platform.round(turn + 2)
         for i, platform in enumerate(platforms)
@@ -73,9 +78,7 @@ def whole_run(clients: int, each_round: int, *, rounds: int = 10) -> dict[str, f
         validation_fraction=0.0,
         eta=0.001,
     )
-    rng = np.random.default_rng(0)
-    held = Split(*_rows(rng), list(rng.integers(0, _ROWS, (clients, _EACH))))
-    data = FederatedData(held, held, 10)
+    _, data = registered((clients, each_round), shared_rows("cpu"))
     before, begun = forget_peak(), time.perf_counter()
     with TemporaryDirectory(prefix="engram-") as made:
         simulate(
@@ -86,9 +89,11 @@ def whole_run(clients: int, each_round: int, *, rounds: int = 10) -> dict[str, f
     return {"seconds": time.perf_counter() - begun, "peak-mib": peak() - before}
 
 
-def _rows(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def shared_rows(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns random grey levels and classes."""
+    rng = np.random.default_rng(1)
     x = torch.from_numpy(rng.integers(0, 256, (_ROWS, 784), dtype=np.uint8))
-    return x, torch.from_numpy(rng.integers(0, 10, _ROWS))
+    return x.to(device), torch.from_numpy(rng.integers(0, 10, _ROWS)).to(device)
 
 
 def forget_peak() -> float:

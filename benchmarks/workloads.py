@@ -103,6 +103,11 @@ class Platform:
         self.round(number + 1)
 
     @property
+    def slots(self) -> Params:
+        """The server's arrays after the last round, by path."""
+        return self._slots
+
+    @property
     def model(self) -> Params:
         """The common model after the last round."""
         found: Params = unflat(self._slots)["model"]
