@@ -227,7 +227,7 @@ def data(
     out: Annotated[Path | None, option("FILE", "The picture.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show each client's rows, a picture of them, and the costs of a round for a client."""
+    """Show each client's rows, and the costs of a round."""
     experiment = read_experiment(in_project(overrides_of(config, sets, schema, yes)))
     if not experiment.own.trains_network:
         if out is not None:

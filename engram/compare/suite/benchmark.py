@@ -24,7 +24,8 @@ from engram.compare.ranks import Rank, rank_methods
 from engram.compare.references import read_references
 from engram.compare.report_rows import comparable
 from engram.compare.settings_for_methods import settings_of_each
-from engram.compare.suite.federations import Federation, written
+from engram.compare.suite.federation_rows import written
+from engram.compare.suite.federations import Federation
 from engram.runs.run import Run
 from engram.runs.run_places import make_folder
 from engram.scoring.metrics import Metric
