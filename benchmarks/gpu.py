@@ -98,7 +98,7 @@ def _compare(work: Workload, method: str, device: str) -> Row:
 
 
 def _results(work: Workload, method: str, device: str, way: str) -> tuple[Params, Params]:
-    """Returns what server and clients keep after some rounds, and all clients' scores."""
+    """Trains some rounds; returns the slots of server and clients, and all clients' scores."""
     e = experiment(work, method=method, device=device)
     run = Platform(e, federation(work, e))
     run.trainer.ways = (way,)

@@ -22,7 +22,7 @@ SETTINGS |= {"batch-size": 10, "eval-every": 1, "validation-fraction": 0.0, "mod
 
 
 def test_counts_are_those_of_the_generator():
-    """Of its code at the named commit, which was run on labels of the same class sizes."""
+    """The generator's code at the named commit was run on labels of the same class sizes."""
     known = json.loads(Path(__file__).with_name("pfllib_counts.json").read_text())["counts"]
     assert known.keys() == federations("pfllib").keys()
     for name, federation in federations("pfllib").items():
