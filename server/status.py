@@ -31,10 +31,12 @@ def members(folder: Path, *, patience: float = 0.0) -> list[Member]:
     """
     folder = read_server(folder).folder
     there = status(folder, patience=patience).members
-    found = {number: Member(f"client-{number}", "unregistered") for number in roll(folder).gone}
+    found = {}
     for name, member in there.items():
         known = "online" if member.there else "offline" if member.since else "registered"
         began = datetime.fromtimestamp(member.since, UTC)
         since = f"{began:%Y-%m-%d %H:%M:%S}" if member.since else ""
         found[int(name.removeprefix("client-"))] = Member(name, known, since, member.at)
+    for number in roll(folder).gone:  # the server may learn it a moment later
+        found[number] = Member(f"client-{number}", "unregistered")
     return [member for _, member in sorted(found.items())]
