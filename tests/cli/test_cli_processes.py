@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from engram.runs.run import Run
 from tests.cli.words import SETS
+from tests.link.wire.processes import PATIENCE, until
 from tests.simulations.jobs import alive
 
 pytestmark = pytest.mark.processes
@@ -27,7 +27,7 @@ def test_a_pause_ends_when_it_is_told_to(tmp_path, monkeypatch):
     while "ending in 600 s" not in process.stderr.readline():
         assert process.poll() is None
     process.terminate()
-    assert process.wait(timeout=60) == 2
+    assert process.wait(PATIENCE) == 2
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
@@ -35,13 +35,9 @@ def test_a_run_that_was_ended_from_outside_goes_on(engram, tmp_path, end):
     sets = [*SETS, "--set", "num-rounds=30", "--set", "memory=carry"]
     process = start("run", *sets, "--out", "ended", cwd=tmp_path)
     metrics = tmp_path / "ended" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (
-        not metrics.is_file() or len(metrics.read_text().splitlines()) < 5
-    ):
-        time.sleep(0.01)
+    until(lambda: metrics.is_file() and len(metrics.read_text().splitlines()) >= 5)
     process.send_signal(end)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == (130 if end == signal.SIGINT else -signal.SIGKILL), err
     if end == signal.SIGINT:
         assert "go on with: engram run --resume ended" in err
@@ -60,7 +56,7 @@ def test_a_decoy_package_does_not_touch_the_command(tmp_path):
         (tmp_path / room).mkdir()
         (tmp_path / room / "__init__.py").write_text("raise SystemExit('the decoy ran')")
     process = start("run", *SETS, "--out", "run", cwd=tmp_path)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert (tmp_path / "run" / "results.json").is_file()
     assert Run.open(tmp_path / "run").results["rounds"] == 4
@@ -71,14 +67,9 @@ def test_ctrl_c_ends_all_processes_of_a_study_with_one_line(tmp_path, monkeypatc
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = ["reproduce", "molar-bandit", "--processes", "2", "--out", "run"]
     running = start(*command, cwd=tmp_path, start_new_session=True)
-    until = time.monotonic() + 60
-    while not any(tmp_path.glob(found)) and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: any(tmp_path.glob(found)))
     os.killpg(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130, said
     assert "Traceback" not in said
-    until = time.monotonic() + 10
-    while alive(running.pid) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not alive(running.pid)
+    until(lambda: not alive(running.pid))

@@ -12,7 +12,7 @@ from engram.cli.__main__ import main
 from engram.link.credentials import read_node, read_server
 from engram.link.server.registration import roll
 from engram.runs import folders
-from tests.processes.support import free_port
+from tests.link.wire.processes import free_port
 from tests.samples import entry
 
 FED, SERVER = Path("fed"), Path("fed/server")

@@ -18,7 +18,7 @@ import yaml
 
 from engram.cli.cli import app
 from engram.settings.fingerprint import source_root
-from tests.processes.support import free_port
+from tests.link.wire.processes import free_port
 
 FOLDER = source_root() / "docker"
 

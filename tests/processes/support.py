@@ -1,17 +1,10 @@
 """Flower's own processes for a test, on ports of their own, and gone at its end."""
 
 import contextlib
-import socket
 import time
 
 from engram.simulations.loopback import LoopbackFederation
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
+from tests.link.wire.processes import PATIENCE
 
 DEAD = "http://127.0.0.1:9"  # where nothing listens
 
@@ -24,9 +17,6 @@ def set_dead_proxies(monkeypatch):
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-
-
-PATIENCE = 900.0  # seconds after which a process hangs, however slow and busy the machine is
 
 
 def wait_for(condition, what):

@@ -13,7 +13,7 @@ import pytest
 from engram.runs.run import Run
 from engram.settings.fingerprint import source_root
 from tests.cli.test_new import THERE, project
-from tests.processes.support import PATIENCE, free_port
+from tests.link.wire.processes import PATIENCE, free_port
 from tests.support import assert_same
 
 pytestmark = pytest.mark.processes

@@ -21,7 +21,8 @@ from engram.studio.live import federation as page
 from engram.studio.run_index import RunIndex
 from tests.epsilons import epsilon, poisson_epsilon
 from tests.golden import federated
-from tests.processes.support import PATIENCE, set_dead_proxies, wait_for
+from tests.link.wire.processes import PATIENCE
+from tests.processes.support import set_dead_proxies, wait_for
 from tests.studio.test_board import said
 from tests.support import assert_same
 

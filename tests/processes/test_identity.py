@@ -12,7 +12,8 @@ import pytest
 
 from engram.link.server.identity import add_client, init_federation
 from engram.simulations.loopback import LoopbackFederation
-from tests.processes.support import PATIENCE, wait_for
+from tests.link.wire.processes import PATIENCE
+from tests.processes.support import wait_for
 
 pytestmark = pytest.mark.processes
 

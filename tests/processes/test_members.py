@@ -16,7 +16,8 @@ from engram.simulations.deployed import run_deployed
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
 from engram.wire.checksums import checked
-from tests.processes.support import PATIENCE, wait_for
+from tests.link.wire.processes import PATIENCE
+from tests.processes.support import wait_for
 from tests.support import assert_same
 
 pytestmark = pytest.mark.processes

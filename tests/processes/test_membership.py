@@ -13,7 +13,8 @@ from engram.settings.errors import RunStopped
 from engram.settings.settings_files import read_settings
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
-from tests.processes.support import PATIENCE, wait_for
+from tests.link.wire.processes import PATIENCE
+from tests.processes.support import wait_for
 from tests.processes.test_federation import CLIENTS, settings
 
 pytestmark = pytest.mark.processes

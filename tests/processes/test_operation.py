@@ -24,7 +24,8 @@ from engram.simulations import deployed
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from engram.sites.doctor import look_over
-from tests.processes.support import PATIENCE, free_port, wait_for
+from tests.link.wire.processes import PATIENCE, free_port
+from tests.processes.support import wait_for
 from tests.processes.test_federation import run, settings
 
 pytestmark = pytest.mark.processes
@@ -176,7 +177,7 @@ def test_a_server_that_ends_leaves_nothing_and_says_so(tmp_path, federation, go,
     there = federation
     monkeypatch.setattr(deployed, "_STARTING", 0.1)
     there.processes["superlink"].send_signal(signal.SIGTERM)
-    assert there.processes["superlink"].wait(25) == 0
+    assert there.processes["superlink"].wait(PATIENCE) == 0
     found = {each.about: each for each in look_over(there.server)}
     assert "start it with `engram superlink" in found["superlink"].text
     going = go(settings(**ALONE), tmp_path / "run", patience=0.2)

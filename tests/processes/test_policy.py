@@ -13,7 +13,8 @@ from engram.simulations.loopback import LoopbackFederation
 from engram.sites.approvals import APPROVALS, answer, given, requests, waiting
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.policy import USUAL, keep_policy
-from tests.processes.support import PATIENCE, wait_for
+from tests.link.wire.processes import PATIENCE
+from tests.processes.support import wait_for
 from tests.processes.test_federation import settings
 from tests.sites.budgets import epsilon_of
 

@@ -11,7 +11,8 @@ from engram.runs.run import Run
 from engram.settings.experiment import Experiment, read_by
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
-from tests.processes.support import PATIENCE, wait_for
+from tests.link.wire.processes import PATIENCE
+from tests.processes.support import wait_for
 from tests.support import assert_same, write_npz
 
 pytestmark = pytest.mark.processes

@@ -17,7 +17,8 @@ from engram.runs.run import Run
 from engram.settings.fingerprint import source_root
 from engram.simulations.engine import simulate
 from tests.golden import federated
-from tests.processes.support import free_port, wait_for
+from tests.link.wire.processes import free_port
+from tests.processes.support import wait_for
 from tests.support import assert_same
 
 pytestmark = pytest.mark.processes

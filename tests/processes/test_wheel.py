@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from engram.settings.fingerprint import source_root
-from tests.processes.support import PATIENCE
+from tests.link.wire.processes import PATIENCE
 from tests.source import ROOMS
 
 pytestmark = pytest.mark.processes

@@ -13,6 +13,7 @@ from engram.cli.cli import COMMANDS
 from engram.home.onnx_sandbox import USUAL, run_apart
 from engram.link.node.worker import Worker
 from engram.settings.process_starts import safe_path
+from tests.link.wire.processes import PATIENCE
 
 TRAINING_OR_SERVING = {
     *("run", "compare", "benchmark", "tune", "reproduce", "data", "export", "adapt", "new", "app"),
@@ -79,7 +80,7 @@ def test_a_looking_command_takes_a_plug_in_that_is_given(engram, plug_ins):
 def test_a_nodes_worker_imports_nothing_from_its_folder(decoys):
     worker = Worker({})
     worker._pipe.close()  # it ends when it has loaded all and reads on
-    worker._process.join(120)
+    worker._process.join(PATIENCE)
     assert worker._process.exitcode == 0
     worker._thread.shutdown()
     assert marks(decoys) == []

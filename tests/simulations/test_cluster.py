@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from contextlib import closing
 from itertools import cycle, product
 
@@ -23,6 +22,7 @@ from engram.simulations import ray_rounds
 from engram.simulations.engine import simulate
 from engram.simulations.ray_actors import Crew, Outcome
 from engram.simulations.ray_rounds import Cluster
+from tests.processes.support import wait_for
 from tests.samples import entry, sampled
 from tests.support import assert_same, initial_model, own_of, small, small_of_any, trainer
 
@@ -303,9 +303,8 @@ def test_a_machine_that_is_killed_in_mid_round_loses_nothing(
     monkeypatch.setattr(Crew, "give", watched)
     with closing(Crew(three.address, cores=1, gpu=False)) as crew:
         assert crew.size == 3
-        until = time.monotonic() + 60  # in which the workers of runs before are gone
-        while ray.available_resources().get("CPU", 0) < 3 and time.monotonic() < until:
-            time.sleep(0.2)
+        # The workers of runs before are gone then.
+        wait_for(lambda: ray.available_resources().get("CPU", 0) == 3, "three free cores")
     simulate(LONGER, tmp_path / "run", cluster=lambda *what: Cluster(three.address, *what))
     assert killed
     assert "a worker died, and others train its clients again" in warnings_of_engram.messages

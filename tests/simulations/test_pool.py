@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from functools import partial
 
 import pytest
@@ -19,6 +18,7 @@ from engram.core.machine import cores
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.fingerprint import source_root
 from engram.simulations.job_pool import Pool, _do
+from tests.link.wire.processes import until
 from tests.samples import entry
 from tests.simulations.jobs import alive, die, divide, refuse, square
 
@@ -83,15 +83,10 @@ def test_processes_end_with_their_owner_whether_they_work_or_wait(tmp_path):
     )
     where = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(source_root())}}
     owner = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **where)
-    until = time.monotonic() + 60
-    while not (tmp_path / "waits.json").is_file() and time.monotonic() < until:
-        time.sleep(0.01)
+    until((tmp_path / "waits.json").is_file)
     owner.kill()
     owner.wait()
-    until = time.monotonic() + 20
-    while alive(owner.pid) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not alive(owner.pid)
+    until(lambda: not alive(owner.pid))
 
 
 def test_a_job_that_is_done_is_not_done_again(tmp_path):

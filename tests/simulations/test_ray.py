@@ -20,7 +20,8 @@ from engram.settings.fingerprint import fingerprint, source_root
 from engram.simulations.engine import simulate
 from tests.cli.test_new import project
 from tests.golden import federated
-from tests.processes.support import PATIENCE, free_port, wait_for
+from tests.link.wire.processes import PATIENCE, free_port
+from tests.processes.support import wait_for
 from tests.settings.test_plugins import write
 from tests.simulations.test_apps import APPS
 from tests.support import assert_same, small

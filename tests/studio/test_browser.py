@@ -17,7 +17,7 @@ from engram.studio import app
 from engram.studio.app import board
 from engram.studio.run_index import RunIndex
 from engram.studio.serving import server_of
-from tests.processes.support import free_port
+from tests.link.wire.processes import free_port
 from tests.support import small
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -15,7 +15,7 @@ from engram.link.keys import key_pem
 from engram.link.server.certificates import certificate_pem, new_authority, new_key
 from engram.studio import http_limits
 from engram.studio.serving import server_of
-from tests.processes.support import free_port
+from tests.link.wire.processes import free_port
 from tests.samples import entry
 
 TOKEN = "t" * 24

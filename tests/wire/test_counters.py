@@ -9,7 +9,7 @@ import pytest
 from engram.settings.errors import Refused
 from engram.wire import counters as module
 from engram.wire.counters import Counters, serve_counters
-from tests.processes.support import free_port
+from tests.link.wire.processes import free_port
 
 
 def test_counts_and_health_are_served_on_loopback_alone():

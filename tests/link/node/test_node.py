@@ -126,11 +126,10 @@ def test_work_can_be_stopped_and_the_next_message_is_answered(worker, work):
 @pytest.mark.processes
 def test_a_node_that_stops_does_not_wait_for_its_worker(work):
     worker = Worker(STATION)
-    start = time.monotonic()
     done = worker.begin(work())  # it is still loading
     worker.close()
     assert isinstance(done.exception(0), WorkerDied)
-    assert time.monotonic() - start < 2
+    assert worker._process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.processes
@@ -146,14 +145,9 @@ def test_a_worker_ends_with_its_node(tmp_path, forked):
     )
     path = tmp_path / "dies.py"
     path.write_text(script)
-    done = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     orphan = int(done.stdout)
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{orphan}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not Path(f"/proc/{orphan}").exists())
 
 
 # --- The node --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 from engram.link.server.identity import init_federation
 
 ROOT = Path(__file__).parents[3]
+PATIENCE = 900.0  # seconds after which a process hangs, however slow and busy the machine is
 
 
 def free_port() -> int:
@@ -54,7 +55,7 @@ class Processes:
         process = self.running.pop(name)
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(how)
-        process.wait(20)
+        process.wait(PATIENCE)
 
     def close(self) -> None:
         """Ends all processes."""
@@ -62,7 +63,7 @@ class Processes:
             self.end(name)
 
 
-def until(true: Callable[[], object], seconds: float = 30.0) -> None:
+def until(true: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Waits until a function returns something true."""
     end = time.monotonic() + seconds
     while not true():

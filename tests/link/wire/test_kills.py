@@ -35,7 +35,7 @@ def lab(fed: Processes) -> Iterator[Lab]:
         if name not in fed.running or fed.running[name].poll() is not None:
             fed.start(name)
     found = Lab(fed.folder)
-    until(found.there, 60)
+    until(found.there)
     yield found
     found.link.close(over=True)
 
@@ -72,9 +72,9 @@ def test_a_transfer_that_is_cut_goes_on(fed: Processes, lab: Lab, reset: bool, p
     fed.reached_at = proxy.port
     try:
         restart(fed, "client-0")
-        until(lambda: proxy.passed > 3000 and lab.there(), 60)
+        until(lambda: proxy.passed > 3000 and lab.there())
         lab.ask(content, within=200)
-        until(lambda: proxy.passed > part * content.size, 90)
+        until(lambda: proxy.passed > part * content.size)
         proxy.cut(2.0 if reset else 8.0, reset=reset)  # the latter is longer than both ends wait
         lab.assert_right(content)
         assert proxy.passed < 2.5 * content.size  # what was in flight is lost, and no more
@@ -89,7 +89,7 @@ def test_a_node_that_stands_still_is_not_there(fed: Processes, lab: Lab) -> None
     number = fed.running["client-0"].pid
     os.kill(number, signal.SIGSTOP)
     try:
-        until(lambda: not lab.there("client-0"), 60)
+        until(lambda: not lab.there("client-0"))
         lab.ask(SMALL, within=60)
     finally:
         os.kill(number, signal.SIGCONT)

@@ -255,7 +255,7 @@ def test_a_process_that_goes_on_with_a_run_replaces_the_former(lab: Lab) -> None
     lab.ask(SMALL)
     lab.assert_right(SMALL)
     with pytest.raises(RunStopped, match="another process goes on with run"):
-        until(lambda: former.ask([], seconds=1), 10)
+        until(lambda: former.ask([], seconds=1))
 
 
 def test_a_reply_whose_run_was_dropped_comes_anew(lab: Lab) -> None:
