@@ -31,12 +31,10 @@ def members(folder: Path, *, patience: float = 0.0) -> list[Member]:
     """
     folder = read_server(folder).folder
     there = status(folder, patience=patience).members
-    found = {}
+    found = {number: Member(f"client-{number}", "unregistered") for number in roll(folder).gone}
     for name, member in there.items():
         known = "online" if member.there else "offline" if member.since else "registered"
-        began = datetime.fromtimestamp(member.since, UTC)
-        since = f"{began:%Y-%m-%d %H:%M:%S}" if member.since else ""
-        found[int(name.removeprefix("client-"))] = Member(name, known, since, member.at)
-    for number in roll(folder).gone:  # the server may learn it a moment later
-        found[number] = Member(f"client-{number}", "unregistered")
+        since = f"{datetime.fromtimestamp(member.since, UTC):%F %T}" if member.since else ""
+        # One that was removed may be a member for the server, until it looks again.
+        found.setdefault(int(name.removeprefix("client-")), Member(name, known, since, member.at))
     return [member for _, member in sorted(found.items())]
