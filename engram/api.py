@@ -117,7 +117,7 @@ class Run:
     @cached_property
     @_in_its_names
     def experiment(self) -> Experiment:
-        """Its settings.
+        """The run's settings.
 
         Raises:
             Refused: If it is about a network, a loss or another function that this process does
@@ -222,7 +222,7 @@ class Run:
     def predict(self, client: int | str) -> "pd.DataFrame":
         """Returns predictions of a client's test rows by the model that serves it.
 
-        Rows are called by their numbers in ``split``. Columns are the ``target``, and those of
+        The index has the rows' numbers in ``split``. Columns are the ``target``, and those of
         ``engram predict``: ``predicted`` and, of classes, ``probability CLASS``.
 
         Raises:
@@ -331,7 +331,7 @@ def simulate(
         resume: Instead, a run to go on with, given the same data. Method, engine and settings are
             its own, but for those that are given: ``resume=folder, num_rounds=80``.
         engine: ``vectorized``, the default, or ``sequential``.
-        progress: Whether to show it; in a notebook, too.
+        progress: Whether to show progress, also in a notebook.
         **settings: Shared settings and the method's own, by name: ``num_rounds=50, eta=0.2``. The
             setting ``model`` may be a ``torch.nn.Module``, its class, or a function that makes one.
             ``loss``, ``augment``, ``schedule`` and ``optimizer`` may be
@@ -340,7 +340,7 @@ def simulate(
             ``engram.metric`` takes them.
 
     Returns:
-        The run, whose folder holds everything that was found.
+        The run; its folder holds all results.
 
     Raises:
         Refused: If settings or data are impossible; nothing has been written.
@@ -407,7 +407,7 @@ def load_run(run: str | Path, data: "Data | None" = None) -> Run:
 
     Args:
         run: The run.
-        data: Those that the run was given in memory, for what needs the clients' rows, such as a
+        data: The data that the run was given in memory, where clients' rows are needed, as for a
             model that is fine-tuned on them.
 
     Raises:

@@ -37,7 +37,7 @@ class Comparison:
     Attributes:
         folder: Where the runs are recorded, one folder each.
         runs: By method, its runs.
-        stopped: Which runs have stopped, such as by divergence, and why; they are in none of these.
+        stopped: Runs that have stopped, as by divergence, and why; no table includes them.
         round: The round of each run that all tables are of: the one that validation rows ``picked``
             for each model, or the ``last``.
     """
@@ -169,7 +169,7 @@ def compare(
             ``True`` (32 trials on as many seeds), the number of trials, or ``(trials, seeds)``.
         out: Folder of the comparison; by default a new one in ``runs/``.
         engine: As for ``simulate``.
-        progress: Whether to show it.
+        progress: Whether to show progress.
         references: Models without a network to compare with: ``constant`` (of each client's
             training rows), ``linear`` (each client's own) and ``pooled`` (linear, on all rows);
             ``none`` for none.

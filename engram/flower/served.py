@@ -23,7 +23,7 @@ class Serving(Side):
         net: As for ``Side``.
         tune: Trains ``net`` on the client's rows, for methods that serve by fine-tuned models;
             without it, a client that has not trained is served by its first model as it is.
-        loss: Returns the loss of ``net`` on them, for methods that choose among models.
+        loss: Returns the loss of ``net`` on these rows, for methods that choose among models.
         site: As for ``Side``.
 
     Attributes:

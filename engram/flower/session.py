@@ -39,7 +39,7 @@ class Session(Side):
         net: As for ``Side``.
         steps: Steps that the optimizer takes in the block, for methods with several phases.
         loss: ``(net, batch) -> ()``, for methods that choose models before the first step.
-        first: The batch by which they do.
+        first: The batch by which these methods choose.
         site: As for ``Side``.
 
     Attributes:

@@ -39,9 +39,9 @@ class Guard(NamedTuple):
         awaits: Facts that must hold where its updates arrive, after all guards.
         alike: Whether clients must have equal weights.
         hides: Whether a client does not say that it failed, but sends a change of nothing.
-        least: Fewest updates of a round that it gathers; fewer pass.
+        least: Fewest updates of a round for ``gather`` to act on; fewer pass unchanged.
         asks: Fewest clients that a round must ask.
-        per: Updates that it makes one of.
+        per: Number of updates that it merges into one.
         keeps: Names of slots that are its memory of a client, stored beside what the method keeps.
         rows: ``(objective, sums) -> objective``: protects single rows, by how a client's gradients
             are taken. Batches are then ``Sampled``; whatever looks at rows otherwise is refused.

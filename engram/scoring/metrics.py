@@ -98,7 +98,7 @@ class Metric(NamedTuple):
         return {"better": self.better, "meaning": self.meaning, "percent": self.percent, **ends}
 
     def in_words(self, value: float | None, decimals: int = 2) -> str:
-        """Returns a value as people are shown it, percents so exactly; ``-`` for none."""
+        """Formats a value for people: percents to ``decimals`` places; ``-`` for none."""
         if value is None or isnan(value):
             return "-"
         return f"{100 * value:.{decimals}f}" if self.percent else f"{value:.4g}"

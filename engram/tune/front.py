@@ -85,11 +85,11 @@ def tune(
         methods: Their names, or one; or each one's own settings by its name.
         trials: Settings to try, of each method.
         seeds: Runs of each, from the setting ``seed`` upwards.
-        minutes: After which each method's search stops; None for no bound.
+        minutes: Minutes after which each method's search stops; None for no bound.
         search: Where to search in place of the ranges that settings declare, and further settings:
             ``"eta=0.01..1:log"``, ``"batch-size=5,10,20"``; one, or a list of them.
         out: Folder of the search; by default a new one in ``runs/``.
-        progress: Whether to show it.
+        progress: Whether to show progress.
         ray: Address of a Ray cluster that searches, one method on each core: ``HOST:PORT``,
             ``"auto"`` or ``"local"``; by default this process does, one after the other.
         **settings: Fixed settings; each is applied to every method that has it.
