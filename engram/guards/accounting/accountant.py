@@ -3,12 +3,14 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from engram.guards.accounting.client_epsilon import note_release, releases_in, releases_of
-from engram.guards.accounting.guarantee import adjacency, spent
+from engram.guards.accounting.composition import epsilon_by_answers
+from engram.guards.accounting.guarantee import adjacency
 from engram.guards.calibration import noise_multiplier, plan_of
 from engram.guards.presets import protections
 from engram.settings.errors import RunStopped
@@ -44,8 +46,11 @@ class PrivacyAccountant:
     ) -> None:
         self._experiment, self._file, self._examples = experiment, file, examples
         self._plan = plan_of(experiment)
-        hidden = protections(experiment).releases(self._plan)
-        self._by_rows = any(release.unit == "row" for release in hidden)
+        releases, delta = protections(experiment).releases, experiment.delta
+        self._by_rows = any(release.unit == "row" for release in releases(self._plan))
+        self._epsilon = cache(  # of a number of rows
+            lambda rows: epsilon_by_answers(releases(self._plan._replace(rows=rows)), delta)
+        )
         if file is not None and (done or file.is_file()):
             known = releases_in(file, least=done)
         else:
@@ -86,7 +91,7 @@ class PrivacyAccountant:
     def _spent(self, times: int, rows: int = 1) -> float:
         # Of turns each round has its own, so that only repeated rounds look again.
         answers = min(times, 1 + self._repeated) if self._plan.turns else times
-        return spent(self._experiment, answers, rows)
+        return self._epsilon(rows)(answers)
 
     def by_client(self) -> dict[int, float]:
         """Returns epsilon of each client that was asked, or of its rows; of all if it is secret."""
