@@ -27,7 +27,7 @@ from engram.core.types import Params
 from engram.guards.chain import parted
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
-from engram.guards.guard import Guard
+from engram.guards.guard import IDLE, Guard
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.places import At
 from engram.guards.presets import client_guards
@@ -62,27 +62,27 @@ class Sending:
         return client_guards(self.experiment)
 
     @cached_property
-    def _guards(self) -> "Callable[[Outcome, Asked, Chunk], tuple[Outcome, list[Params]]] | None":
-        guard = self.guard
-        if not guard.acts("leave"):
-            return None
-        return self._in_turn if guard.encodes or guard.keeps else self._together
+    def _one_by_one(self) -> bool:
+        """Whether guards act on one client after the other: they encode updates, or keep slots."""
+        return self.guard.encodes or bool(self.guard.keeps)
 
     def leave(self, done: Outcome, asked: Asked, chunk: Chunk) -> tuple[Outcome, list[Params]]:
         """Returns the updates that are sent, and arrays to keep beside the method's slots.
 
         In one process clients send the slots that their bytes stand for.
         """
-        if self._guards is None:
+        (_, clients, own), guard, number = chunk, self.guard, asked.server_round
+        if guard.leave is IDLE.leave:
             return done, []
         if done.broken and self.covers:
-            who = few([chunk.clients[i] for i in done.broken], self.names)
+            who = few([clients[i] for i in done.broken], self.names)
             told = "clients %s send noise alone in round %d: their training diverged"
-            _log.warning(told, who, asked.server_round)
-        return self._guards(done._replace(broken={}) if self.covers else done, asked, chunk)
+            _log.warning(told, who, number)
+        done = done._replace(broken={}) if self.covers else done
+        if self._one_by_one:
+            return self._in_turn(done, asked, chunk)
 
-    def _together(self, done: Outcome, asked: Asked, chunk: Chunk) -> tuple[Outcome, list[Params]]:
-        each = [self._at(asked.common, asked.server_round, client) for client in chunk.clients]
+        each = [self._at(asked.common, number, client) for client in clients]
 
         def normal(size: int, stream: Stream) -> Tensor:
             return torch.stack([at.normal(size, stream) for at in each])
@@ -91,7 +91,7 @@ class Sending:
             return elsewhere(lambda: torch.stack([at.uniform(size, stream) for at in each]))
 
         everyone = each[0]._replace(normal=normal, uniform=uniform)
-        left = leave_together(self.guard, everyone, chunk.own, done.sent.stack())
+        left = leave_together(guard, everyone, own, done.sent.stack())
         return done._replace(sent=Held(left)), []
 
     def _in_turn(self, done: Outcome, asked: Asked, chunk: Chunk) -> tuple[Outcome, list[Params]]:
