@@ -5,7 +5,7 @@ import math
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from engram.guards.accounting.composition import spent
+from engram.guards.accounting.composition import epsilon_by_answers
 from engram.guards.accounting.gaussian import epsilon_of
 from engram.guards.accounting.releases import Release
 
@@ -29,9 +29,9 @@ def epsilon(multiplier, releases, delta):
 
 def poisson_epsilon(multiplier, rate, releases, delta):
     """That of Gaussian mechanisms about Poisson samples."""
-    return spent([Release(multiplier, rate)], releases, delta)
+    return epsilon_by_answers([Release(multiplier, rate)], delta)(releases)
 
 
 def subset_epsilon(multiplier, rate, releases, delta):
     """That of Gaussian mechanisms about samples of a fixed size."""
-    return spent([Release(multiplier, rate, neighbors="replaced")], releases, delta)
+    return epsilon_by_answers([Release(multiplier, rate, neighbors="replaced")], delta)(releases)

@@ -19,13 +19,13 @@ from engram.client.hosts.local import LocalHost
 from engram.client.memory import MemoryStore, RamStore
 from engram.cohort.trainer.chunks import score
 from engram.cohort.trainer.trainer import Trainer
-from engram.core.changes import origin_of
 from engram.core.checks import must, require
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream, generator
 from engram.core.tree import multiplied
 from engram.data.federated import FederatedData, Split
+from engram.guards.changes import origin_of
 from engram.guards.merge import Merge
 from engram.guards.noise import Noise
 from engram.home.learned import models_of

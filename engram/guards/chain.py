@@ -42,9 +42,11 @@ def chain(*guards: Guard) -> Guard:
     def standing(at: At) -> list[tuple[Guard, At]]:
         return [*zip(guards, accumulate(guards, after, initial=at), strict=False)]
 
+    leaving = [guard for guard in guards if guard.acts("leave")]
+
     def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
         found: Slots = {}
-        for guard in guards:
+        for guard in leaving:
             update, more = guard.leave(at, update, {n: kept[n] for n in guard.keeps & kept.keys()})
             found |= more
         return update, found
@@ -56,6 +58,8 @@ def chain(*guards: Guard) -> Guard:
 
     def arrive(at: At, update: Update) -> Update | Refusal:
         for guard, place in reversed(standing(at)):
+            if guard.arrive is IDLE.arrive:
+                continue
             left, refused = parted([guard.arrive(place, update)])
             if refused:
                 return refused[0]

@@ -1,6 +1,6 @@
 """An update's change: each array's difference to that of a client that does nothing.
 
-Changes are by path, in float64, without running statistics: noise might make a variance negative.
+Guards see it by path, in float64, without running statistics: noise might make a variance negative.
 """
 
 import math
@@ -9,12 +9,27 @@ from collections.abc import Callable, Set
 import torch
 from torch import Tensor
 
-from engram.core.changes import origin_of
 from engram.core.method import Method, Slots, Update
-from engram.core.slots import flat, unflat
+from engram.core.slots import flat, over_slots, unflat, zeros
 from engram.core.tree import norm
 from engram.core.types import Params
 from engram.guards.places import At
+
+
+def changes(method: Method, received: Slots, sent: Slots) -> Slots:
+    """Returns an update's changes: models minus the received ones, and other slots as they are."""
+    return over_slots(torch.sub, sent, origin_of(method, received, sent))
+
+
+def origin_of(method: Method, received: Slots, sent: Slots) -> Slots:
+    """Returns each sent slot's reference: the received model, or zeros."""
+    found: Slots = {}
+    for slot, x in sent.items():
+        if method.kinds[slot] == "model":
+            found[slot] = {name: received[slot][name] for name in x}
+        else:
+            found[slot] = torch.zeros_like(x) if isinstance(x, Tensor) else zeros(x)
+    return found
 
 
 def is_running(method: Method, running: Set[str], path: str) -> bool:
@@ -42,28 +57,24 @@ def models_of(at: At, change: Params) -> Params:
 
 
 def changed(at: At, update: Update, change: Params) -> Update:
-    """Returns an update with another change: numbers are rounded here alone."""
-    begun, sent = origin(at, update), flat(update.slots)
-    near = {path: (begun[path].double() + x).to(sent[path].dtype) for path, x in change.items()}
-    return update._replace(slots=unflat(sent | near, update.slots))
-
-
-def acted_on(at: At, update: Update, act: Callable[[Params], Params]) -> Update:
-    """Returns an update with its change acted on, under ``vmap``.
+    """Returns an update with another change: numbers are rounded here alone.
 
     What stays as it is does so to the last bit. A server that wants more than noise allows could
     send slots so large that a small change is rounded up, or that training diverges on some rows
     and not on others. So guards act on changes in float64, and rounding comes last.
     """
-    sent, before = flat(update.slots), change_of(at, update)
-    if not before:
-        return update
-    after = act(before)
-    near = flat(changed(at, update, after).slots)
-    near |= {
-        path: torch.where(x == before[path], sent[path], near[path]) for path, x in after.items()
-    }
+    begun, sent = origin(at, update), flat(update.slots)
+    near = dict(sent)
+    for path, x in change.items():
+        start, end = begun[path].double(), sent[path]
+        near[path] = torch.where(x == end.double() - start, end, (start + x).to(end.dtype))
     return update._replace(slots=unflat(near, update.slots))
+
+
+def acted_on(at: At, update: Update, act: Callable[[Params], Params]) -> Update:
+    """Returns an update with its change acted on, under ``vmap``."""
+    change = change_of(at, update)
+    return changed(at, update, act(change)) if change else update
 
 
 def length_of(change: Params) -> float:

@@ -1,11 +1,9 @@
 """The server's merge of a method behind its guards."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
-from engram.core.changes import origin_of
 from engram.core.checks import must
 from engram.core.contract import SlotFault, cause_of, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
@@ -13,6 +11,7 @@ from engram.core.rounds import merged, received_by, weighed
 from engram.core.slots import over_slots
 from engram.core.streams import fresh, generator
 from engram.guards.chain import parted
+from engram.guards.changes import origin_of
 from engram.guards.facts import Fact
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.places import At
@@ -66,7 +65,7 @@ class Merge:
             self.running,
             e.clients_per_round,
             server,
-            partial(self.received, server),
+            lambda update: received_by(self.method, server, update.client),
             fresh(self.noise, number),
             lambda stream: generator(e.seed, stream, number),
             note=(list[Update]() if shortened is None else shortened).append,
@@ -104,10 +103,6 @@ class Merge:
             words = f"method {e.method}, server: merge raised {cause_of(e.method, error)}"
             raise RunStopped(words) from error
         return after
-
-    def received(self, server: Slots, update: Update) -> Slots:
-        """Returns the slots that an update's client receives; of a mean, those of all alike."""
-        return received_by(self.method, server, update.client)
 
     def nobodys(self, server: Slots, sent: Slots, server_round: int) -> Update:
         """Returns the update of no client; it changes nothing. ``sent`` has names and shapes."""

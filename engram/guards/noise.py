@@ -1,4 +1,4 @@
-"""Sources of random numbers for guards: the noise of differential privacy, and rounding's.
+"""Sources of the noise of differential privacy.
 
 Noise hides an update only from those who cannot compute it. Every node knows the experiment's seed
 and the round's number, so anybody could subtract noise from the platform's random streams. On
@@ -7,7 +7,6 @@ nobody to protect and should be reproducible, ask for ``simulated_noise``.
 """
 
 import os
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engram.core.streams import Stream, generator, torch_generator
+from engram.core.streams import Stream, generator
 
 
 class Noise(Protocol):
@@ -50,9 +49,3 @@ def simulated_noise(seed: int) -> Noise:
         return torch.from_numpy(drawn)
 
     return noise
-
-
-def uniform_source(seed: int, stream: Stream, *keys: int) -> Callable[[int], Tensor]:
-    """Returns ``size -> (size,)``, a source of numbers in [0, 1) for ``(seed, stream, keys)``."""
-    source = torch_generator(seed, stream, *keys)
-    return lambda size: torch.rand(size, generator=source)

@@ -75,10 +75,10 @@ def row_samples(
     Returns:
         Numbers of the rows (c, steps k) with padding, k, and the samples.
     """
-    drawn, numbers = list[list[Ints]](), range(1, e.local_steps + 1)
+    plan, drawn, numbers = plan_of(e), list[list[Ints]](), range(1, e.local_steps + 1)
     for client in clients:
         own = train.rows[client]
-        rate = plan_of(e, len(own)).row_rate
+        rate = plan._replace(rows=len(own)).row_rate
         normal = (noise(len(own), Stream.LOCAL_STEPS, server_round, client, h) for h in numbers)
         drawn.append([own[_taken(x, rate)] for x in normal])
     size = max(1, *(len(rows) for steps in drawn for rows in steps))

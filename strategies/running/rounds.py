@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 from engram.core.checks import must
 from engram.core.method import Slots, Update
 from engram.core.method_shapes import Shapes
+from engram.core.rounds import received_by
 from engram.core.slots import flat
 from engram.core.streams import Stream, generator
 from engram.core.tree import is_finite
@@ -167,7 +168,8 @@ class Rounds(NamedTuple):
         for reply in replies.accepted:
             updates = reply.updates
             if age:
-                updates = [rebased(at, merge.received(wave.slots, u), u, age) for u in updates]
+                then = partial(received_by, merge.method, wave.slots)
+                updates = [rebased(at, then(u.client), u, age) for u in updates]
             updates, refused = parted([merge.guard.admit(at, update) for update in updates])
             if refused:
                 rejected.append((reply.asked, Rejected.of(refused[0].kind, refused[0].reason)))

@@ -13,6 +13,7 @@ from engram.core.method import Update
 from engram.core.slots import flat, over_slots
 from engram.core.tree import is_finite
 from engram.core.types import Params
+from engram.guards.changes import is_running
 from engram.guards.merge import Merge
 from engram.guards.refusals import Refusal
 from engram.networks.base import VARIANCE
@@ -178,12 +179,11 @@ def judged(
 
 
 def _below_zero(params: Params, merge: Merge) -> bool:
-    for path, leaf in params.items():
-        slot, *rest = path.split("/")
-        running = rest and rest[-1] in merge.running and merge.method.kinds[slot] == "model"
-        if running and path.endswith(VARIANCE) and leaf.min() < 0:
-            return True
-    return False
+    return any(
+        is_running(merge.method, merge.running, path) and leaf.min() < 0
+        for path, leaf in params.items()
+        if path.endswith(VARIANCE)
+    )
 
 
 def first_of(reasons: Iterable[str]) -> str:

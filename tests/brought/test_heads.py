@@ -27,7 +27,7 @@ from engram.core import (
     pick,
     scatter,
 )
-from engram.core.changes import changes
+from engram.guards.changes import changes
 from engram.core.slots import flat, over_slots
 
 # --- The method ----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from flwr.serverapp.strategy import FedAvg as Flowers
 from torch.testing import assert_close
 
 from engram.cohort.sequential import in_turn
-from engram.core.changes import changes
 from engram.core.method import FromMean, Update
 from engram.core.rounds import merged
 from engram.core.slots import flat, mean_of, unflat
@@ -75,7 +74,7 @@ def check_bound_and_noise(name, method, received, sent):
     if not flat(sent):
         assert near == sent
         return
-    assert length(changes(method, received, near)) == pytest.approx(0.01, rel=1e-4)
+    assert length(change_of(at, Update(near, 1))) == pytest.approx(0.01, rel=1e-4)
     far = shortened(at, update, 1e6).slots
     assert_close(far, sent, rtol=0, atol=0)
     assert {n: leaf.dtype for n, leaf in flat(near).items()} == {

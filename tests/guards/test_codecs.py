@@ -179,7 +179,7 @@ def method(coder, *, whole):
         FromMean(lambda server, mean: replace(server, mean) | {"own": server["own"] + 1}),
     )
     plain = Method(server, None, None, {"model": "model", "own": "statistic"})
-    return Broadcast(coder, whole, uniform).method(plain, {"b"}), layout
+    return Broadcast(coder, whole, seed=0).method(plain, {"b"}), layout
 
 
 def merged(made, server, t):

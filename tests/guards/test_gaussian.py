@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.func import vmap
 
 from engram.core.tree import add_scaled, clip, interpolate, norm
-from engram.guards.accounting.composition import spent
+from engram.guards.accounting.composition import epsilon_by_answers
 from engram.guards.accounting.gaussian import concentrated_epsilon
 from engram.guards.accounting.releases import Release
 from engram.guards.changes import arrays_of
@@ -123,7 +123,7 @@ def test_the_classical_formula_is_safe_for_small_epsilons_only():
 
 def test_epsilon_refuses_what_is_no_mechanism():
     with pytest.raises(ValueError, match="noise-multiplier must be positive, got 0"):
-        spent([Release(0.0)], 1, 1e-5)
+        epsilon_by_answers([Release(0.0)], 1e-5)
     with pytest.raises(ValueError, match=r"delta must be in \(0, 1\), got 1.0"):
         epsilon(1.0, 1, 1.0)
 

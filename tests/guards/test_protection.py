@@ -12,9 +12,9 @@ from flwr.clientapp.mod import LocalDpMod
 from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore
 from engram.client.requests import Request
-from engram.core.changes import changes
 from engram.core.slots import flat, over_slots
 from engram.core.tree import norm
+from engram.guards.changes import changes
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.link.node_config import NodeConfig
 from engram.sites.policy import UNLIMITED

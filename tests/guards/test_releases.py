@@ -18,7 +18,7 @@ from engram.core.method import Update
 from engram.core.types import Sampled
 from engram.guards.accounting import accountant, guarantee
 from engram.guards.accounting.accountant import PrivacyAccountant
-from engram.guards.accounting.composition import costs, planned, spent
+from engram.guards.accounting.composition import costs, epsilon_by_answers, planned
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.calibration import noise_multiplier, plan_of
 from engram.guards.central_noise import central_noise
@@ -135,19 +135,19 @@ def test_releases_of_different_kinds_are_composed():
     plan = Plan(rounds=N, rate=0.1)
     found = stranger(4.0, 3.0).releases(plan)
     assert costs(found) == (1 / 16, {(3.0, 0.1): 3}, {})
-    both = spent(found, N, DELTA)
+    both = epsilon_by_answers(found, DELTA)(N)
     assert gaussian(math.sqrt(N) / 4) < both < gaussian(math.sqrt(N * (1 / 16 + 3 / 9)))
     assert both < gaussian(math.sqrt(N) / 4) + by_distribution(3.0, 0.1, 3 * N, DELTA)
     assert chain(stranger(4.0, 3.0), stranger(2.0, 1.0)).releases(plan)[2:] == (
         Release(2.0),
         Release(1.0, 0.1, 3),
     )
-    assert spent([], N, DELTA) == 0
+    assert epsilon_by_answers([], DELTA)(N) == 0
 
 
 def test_releases_that_hide_different_things_have_no_epsilon_together():
     with pytest.raises(ValueError, match="releases must hide the same, got"):
-        spent([Release(1.0), Release(1.0, unit="row")], 1, DELTA)
+        epsilon_by_answers([Release(1.0), Release(1.0, unit="row")], DELTA)
 
 
 # --- Audits --------------------------------------------------------------------------------------
@@ -214,6 +214,6 @@ AUDITS = {  # all with the influence of one deviation
 def test_an_audit_finds_what_is_claimed_and_half_of_the_noise(name):
     torch.manual_seed(0)
     guard, z, mechanism = AUDITS[name]
-    claimed = spent(guard(z).releases(Plan(rounds=1)), 1, LARGE)
+    claimed = epsilon_by_answers(guard(z).releases(Plan(rounds=1)), LARGE)(1)
     assert 0.75 * gaussian(1.0, LARGE) < found_by(*mechanism(guard(z), z), LARGE) <= claimed
     assert found_by(*mechanism(guard(z / 2), z / 2), LARGE) > claimed

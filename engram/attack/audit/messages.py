@@ -14,12 +14,12 @@ from engram.attack.inversion import recovered, rows_of_gradient, rows_of_layer
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
 from engram.cohort.trainer.worker_pool import training
-from engram.core.changes import changes
 from engram.core.method import Slots, Update
 from engram.core.rounds import received_by
 from engram.core.slots import over_slots
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
+from engram.guards.changes import changes
 from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
 from engram.guards.presets import client_guards

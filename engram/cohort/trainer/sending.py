@@ -21,14 +21,14 @@ from engram.core.method import Method, Slots, Update
 from engram.core.method_shapes import Shapes
 from engram.core.process_modes import elsewhere
 from engram.core.slots import flat, over_slots, unflat
-from engram.core.streams import Stream, fresh, generator
+from engram.core.streams import Stream, fresh, generator, torch_generator
 from engram.core.tree import select
 from engram.core.types import Params
 from engram.guards.chain import parted
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
-from engram.guards.guard import Guard
-from engram.guards.noise import Noise, secret_noise, uniform_source
+from engram.guards.guard import IDLE, Guard
+from engram.guards.noise import Noise, secret_noise
 from engram.guards.places import At
 from engram.guards.presets import client_guards
 from engram.settings.errors import EngramError, Names, few
@@ -61,21 +61,25 @@ class Sending:
         """The chain of guards."""
         return client_guards(self.experiment)
 
+    @cached_property
+    def _one_by_one(self) -> bool:
+        """Whether guards act on one client after the other: they encode updates, or keep slots."""
+        return self.guard.encodes or bool(self.guard.keeps)
+
     def leave(self, done: Outcome, asked: Asked, chunk: Chunk) -> tuple[Outcome, list[Params]]:
         """Returns the updates that are sent, and arrays to keep beside the method's slots.
 
         In one process clients send the slots that their bytes stand for.
         """
         (_, clients, own), guard, number = chunk, self.guard, asked.server_round
-        if not guard.acts("leave"):
+        if guard.leave is IDLE.leave:
             return done, []
         if done.broken and self.covers:
             who = few([clients[i] for i in done.broken], self.names)
-            _log.warning(
-                "clients %s send noise alone in round %d: their training diverged", who, number
-            )
+            told = "clients %s send noise alone in round %d: their training diverged"
+            _log.warning(told, who, number)
         done = done._replace(broken={}) if self.covers else done
-        if guard.encodes or guard.keeps:
+        if self._one_by_one:
             return self._in_turn(done, asked, chunk)
 
         each = [self._at(asked.common, number, client) for client in clients]
@@ -114,7 +118,7 @@ class Sending:
 
     def _at(self, received: Slots, number: int, client: int) -> At:
         e, noise = self.experiment, self.noise or secret_noise
-        draw = cache(lambda stream: uniform_source(e.seed, stream, number, client))
+        source = cache(lambda stream: torch_generator(e.seed, stream, number, client))
         return At(
             self.method,
             self.running,
@@ -123,7 +127,7 @@ class Sending:
             lambda _: received,
             fresh(noise, number, client),
             lambda stream: generator(e.seed, stream, number),
-            uniform=lambda size, stream: draw(stream)(size),
+            uniform=lambda size, stream: torch.rand(size, generator=source(stream)),
             like=self.shapes.sent,
         )
 

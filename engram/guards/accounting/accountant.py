@@ -1,17 +1,19 @@
 """The privacy that a run has spent."""
 
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from engram.guards.accounting.client_epsilon import note_release, releases_in, releases_of
-from engram.guards.accounting.guarantee import adjacency, spent
+from engram.guards.accounting.composition import epsilon_by_answers
+from engram.guards.accounting.guarantee import adjacency
 from engram.guards.calibration import noise_multiplier, plan_of
 from engram.guards.presets import protections
-from engram.settings.errors import RunStopped
+from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 
 
@@ -42,14 +44,20 @@ class PrivacyAccountant:
         rows: Sequence[Mapping[str, Any]] = (),
         examples: Callable[[], Sequence[int] | Mapping[int, int]] = tuple,
     ) -> None:
-        self._experiment, self._file, self._examples = experiment, file, examples
+        self._experiment, self._file = experiment, file
         self._plan = plan_of(experiment)
-        hidden = protections(experiment).releases(self._plan)
-        self._by_rows = any(release.unit == "row" for release in hidden)
+        releases, delta = protections(experiment).releases, experiment.delta
+        self._by_rows = any(release.unit == "row" for release in releases(self._plan))
+        self._rows = examples if self._by_rows else partial(defaultdict[int, int], lambda: 1)
+        self._epsilon = cache(  # of a number of rows
+            lambda rows: epsilon_by_answers(releases(self._plan._replace(rows=rows)), delta)
+        )
         if file is not None and (done or file.is_file()):
-            known = releases_in(file, least=done)
+            known = _read_asked(file, least=done)
         else:
-            known = releases_of(rows, done, range(experiment.num_clients))
+            cohorts = {row["round"]: row["cohort"] for row in rows if "cohort" in row}
+            everyone = [*range(experiment.num_clients)]
+            known = [cohorts.get(number, everyone) for number in range(1, done + 1)]
         self._asked = Counter(chain.from_iterable(known))
         self._rounds, self._repeated = len(known), len(known) - done
 
@@ -66,7 +74,11 @@ class PrivacyAccountant:
                 f"{e.epsilon:g}: rounds were repeated, with new noise, when the run was resumed"
             )
         if self._file is not None:
-            note_release(self._file, clients)
+            self._file.touch(0o600)
+            with self._file.open("a") as lines:
+                lines.write(" ".join(map(str, clients)) + "\n")
+                lines.flush()
+                os.fsync(lines.fileno())
         self._asked, self._rounds = asked, rounds
 
     def _largest(self, asked: Counter[int], rounds: int) -> float:
@@ -80,13 +92,10 @@ class PrivacyAccountant:
                 found = max(found, self._spent(times, least))
         return found
 
-    def _rows(self) -> Sequence[int] | Mapping[int, int]:
-        return self._examples() if self._by_rows else defaultdict(lambda: 1)
-
     def _spent(self, times: int, rows: int = 1) -> float:
         # Of turns each round has its own, so that only repeated rounds look again.
         answers = min(times, 1 + self._repeated) if self._plan.turns else times
-        return spent(self._experiment, answers, rows)
+        return self._epsilon(rows)(answers)
 
     def by_client(self) -> dict[int, float]:
         """Returns epsilon of each client that was asked, or of its rows; of all if it is secret."""
@@ -117,3 +126,18 @@ class PrivacyAccountant:
         e, rate = self._experiment, {"sampling-rate": self._plan.rate} if self._plan.secret else {}
         noise = {"adjacency": adjacency(e), "noise-multiplier": noise_multiplier(e)}
         return self.spent | noise | rate
+
+
+def _read_asked(file: Path, least: int) -> list[list[int]]:
+    """Returns the clients that were asked, release by release, as a run's file has them.
+
+    Raises:
+        Refused: It is damaged, or has fewer than ``least`` releases.
+    """
+    try:
+        found = [[*map(int, line.split())] for line in file.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise Refused(f"{file} is damaged: {error}") from error
+    if len(found) < least:
+        raise Refused(f"{file} is damaged: it has {len(found)} of {least} rounds")
+    return found

@@ -22,7 +22,6 @@ from functools import lru_cache, reduce
 from typing import Any, Final
 
 from engram.core.checks import require
-from engram.guards.accounting.gaussian import epsilon_of
 from engram.settings.errors import Refused
 
 _ORDERS: Final = (*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512)
@@ -30,12 +29,13 @@ _LARGEST: Final = 50.0  # epsilons that are worth a distribution, whose size gro
 _GRID: Final = 5e-4  # of Renyi's epsilon: epsilon is at most half a percent too large
 
 
-def composed_epsilon(
+def amplified_epsilon(
+    plain: float,
     total: float,
     sampled: Mapping[tuple[float, float], int],
     delta: float,
     *,
-    replaced: bool = False,
+    replaced: bool,
 ) -> float:
     """Returns an epsilon of Gaussian releases, and of Gaussian releases about samples, together.
 
@@ -53,8 +53,9 @@ def composed_epsilon(
     B(l) = sum over i = 0..l of (-1)^(l - i) C(l, i) e^((i - 1) eps(i)).
 
     Args:
-        total: The sum of mu^2 of the Gaussian releases, >= 0. With others about samples without
-            replacement, nothing is amplified.
+        plain: Their epsilon without amplification, exactly; > 0.
+        total: The sum of mu^2 of the Gaussian releases, >= 0; 0 where others are about samples
+            without replacement.
         sampled: Numbers of the others, >= 0, by multiplier and rate in (0, 1). A multiplier is the
             standard deviation of the noise over the largest influence on the noised sum, though
             the package documents it over a bound on each value's norm, half of a replacement's.
@@ -66,9 +67,6 @@ def composed_epsilon(
     """
     for _, rate in sampled:
         require(0 < rate <= 1, "sampling rate", rate, "in (0, 1]")
-    plain = epsilon_of(math.sqrt(total + sum(n / z**2 for (z, _), n in sampled.items())), delta)
-    if plain == 0 or not sampled or (replaced and total):
-        return plain
     accounting = _package()  # Renyi divergences of integer orders are quick
     relation = accounting.NeighboringRelation
     relation = relation.REPLACE_ONE if replaced else relation.ADD_OR_REMOVE_ONE

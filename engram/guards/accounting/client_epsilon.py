@@ -1,10 +1,6 @@
 """Epsilon that a run has spent of each client, as far as its server knows."""
 
-import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from engram.runs.run import Run
 from engram.settings.errors import Refused
@@ -44,35 +40,3 @@ def spent_by_client(record: Run) -> dict[int, float]:
     done = max((row["round"] for row in rows), default=0)
     asked = file if file.is_file() else None
     return PrivacyAccountant(e, done, asked, rows, lambda: least).by_client()
-
-
-def note_release(file: Path, clients: Iterable[int]) -> None:
-    """Writes the clients of a release at the end of a run's file, before they are asked."""
-    file.touch(0o600)
-    with file.open("a") as lines:
-        lines.write(" ".join(map(str, clients)) + "\n")
-        lines.flush()
-        os.fsync(lines.fileno())
-
-
-def releases_of(
-    rows: Iterable[Mapping[str, Any]], done: int, everyone: Sequence[int]
-) -> Sequence[Sequence[int]]:
-    """Returns the clients that were asked in rounds, by their metrics; all if these are lost."""
-    cohorts = {row["round"]: row["cohort"] for row in rows if "cohort" in row}
-    return [cohorts.get(number, everyone) for number in range(1, done + 1)]
-
-
-def releases_in(file: Path, least: int) -> Sequence[Sequence[int]]:
-    """Returns the clients that were asked, release by release, as a run's file has them.
-
-    Raises:
-        Refused: It is damaged, or has fewer than ``least`` releases.
-    """
-    try:
-        found = [[*map(int, line.split())] for line in file.read_text().splitlines()]
-    except (OSError, ValueError) as error:
-        raise Refused(f"{file} is damaged: {error}") from error
-    if len(found) < least:
-        raise Refused(f"{file} is damaged: it has {len(found)} of {least} rounds")
-    return found

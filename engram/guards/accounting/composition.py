@@ -3,11 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
-from engram.guards.accounting.amplification import composed_epsilon
-from engram.guards.accounting.gaussian import concentrated_epsilon
+from engram.guards.accounting.amplification import amplified_epsilon
+from engram.guards.accounting.gaussian import concentrated_epsilon, epsilon_of
 from engram.guards.accounting.releases import Plan, Release, hidden_by
 
 MOST: Final = 1e6
@@ -23,66 +23,59 @@ class Costs(NamedTuple):
     concentrated: Mapping[float, int]  # numbers of those that are not normal, by multiplier
 
     def epsilon(self, delta: float, *, replaced: bool = False) -> float:
-        """Returns epsilon, as ``composed_epsilon``.
+        """Returns epsilon, amplified where units are sampled: see ``amplified_epsilon``.
 
-        Beside releases of which concentrated privacy alone is known, it is that of the sum of all
-        rho = mu^2 / 2, which normal ones have too, and nothing is amplified.
+        Samples without replacement (``replaced``) beside releases about known units are not. Beside
+        releases of which concentrated privacy alone is known nothing is, and epsilon is that of the
+        sum of all rho = mu^2 / 2, which normal ones have too.
         """
-        if not self.concentrated:
-            return composed_epsilon(self.total, self.sampled, delta, replaced=replaced)
         others = [*((z, n) for (z, _), n in self.sampled.items()), *self.concentrated.items()]
-        return concentrated_epsilon((self.total + sum(n / z**2 for z, n in others)) / 2, delta)
+        total = self.total + sum(n / z**2 for z, n in others)
+        if self.concentrated:
+            return concentrated_epsilon(total / 2, delta)
+        plain = epsilon_of(math.sqrt(total), delta)
+        if plain == 0 or not self.sampled or (replaced and self.total):
+            return plain
+        return amplified_epsilon(plain, self.total, self.sampled, delta, replaced=replaced)
 
 
-def costs(releases: Iterable[Release]) -> Costs:
-    """Sums up the costs of releases."""
+def costs(releases: Iterable[Release], rounds: int = 1, reports: int = 1) -> Costs:
+    """Sums up the costs of releases, each applied in so many rounds, or reports."""
     total, sampled, concentrated = 0.0, Counter[tuple[float, float]](), Counter[float]()
     for r in releases:
-        known = r.influence  # which checks the multiplier
-        if not r.times:
+        times = r.times * (rounds if r.each == "round" else reports)
+        if not times:
             continue
         if not r.normal:
-            concentrated[r.multiplier] += r.times
+            concentrated[r.multiplier] += times
         elif r.rate == 1:
-            total += known
+            total += times / r.multiplier**2
         else:
-            sampled[r.multiplier, r.rate] += r.times
+            sampled[r.multiplier, r.rate] += times
     return Costs(total, sampled, concentrated)
 
 
-def spent(releases: Sequence[Release], answers: int, delta: float) -> float:
-    """Returns epsilon of a unit after a number of answers: rounds, and reports of scores.
+def epsilon_by_answers(releases: Sequence[Release], delta: float) -> Callable[[int], float]:
+    """Returns ``answers -> epsilon`` of a unit; answers are rounds, and reports of scores.
 
     A run's record of whom it asked does not tell them apart, so that all are of the dearer kind.
-
-    Raises:
-        Refused: It is amplified by sampling, and dp-accounting is not installed.
+    It raises ``Refused`` if epsilon is amplified by sampling, and dp-accounting is not installed.
     """
     kinds = [[r for r in releases if r.each == each] for each in ("round", "report")]
     dearest = max(kinds, key=lambda some: sum(r.influence for r in some))
-    return _composed(_repeated(dearest, answers, answers), delta)
-
-
-def planned(releases: Sequence[Release], plan: Plan, delta: float) -> float:
-    """Returns epsilon of a unit that is asked in all of a plan's rounds and reports."""
-    return _composed(_repeated(releases, plan.rounds, plan.reports), delta)
-
-
-def _repeated(releases: Sequence[Release], rounds: int, reports: int) -> tuple[Release, ...]:
-    times = {"round": rounds, "report": reports}
-    return tuple(r._replace(times=r.times * times[r.each]) for r in releases)
+    replaced = bool(dearest) and hidden_by(dearest)[1] == "replaced"
+    return cache(lambda answers: costs(dearest, answers, answers).epsilon(delta, replaced=replaced))
 
 
 @lru_cache
-def _composed(releases: tuple[Release, ...], delta: float) -> float:
-    if not releases:
-        return 0.0
-    _, neighbors = hidden_by(releases)
-    return costs(releases).epsilon(delta, replaced=neighbors == "replaced")
+def planned(releases: tuple[Release, ...], plan: Plan, delta: float) -> float:
+    """Returns epsilon of a unit that is asked in all of a plan's rounds and reports."""
+    replaced = bool(releases) and hidden_by(releases)[1] == "replaced"
+    return costs(releases, plan.rounds, plan.reports).epsilon(delta, replaced=replaced)
 
 
 def solved(
-    releases: Callable[[float], Sequence[Release]], plan: Plan, target: float, delta: float
+    releases: Callable[[float], tuple[Release, ...]], plan: Plan, target: float, delta: float
 ) -> float:
     """Finds the least noise multiplier for a plan that costs at most ``target``.
 
@@ -95,9 +88,10 @@ def solved(
         target: Epsilon, > 0.
         delta: In (0, 1).
     """
-    once = _repeated(releases(1.0), plan.rounds, plan.reports)
-    sampled = [1 / r.multiplier for r in once if r.rate < 1 and r.times]
-    low = 0.1 * max(sampled) if sampled else 1e-3 * math.sqrt(sum(r.influence for r in once))
+    once = costs(releases(1.0), plan.rounds, plan.reports)
+    known = once.total + sum(n / z**2 for z, n in once.concentrated.items())
+    sampled = [1 / z for z, _ in once.sampled]
+    low = 0.1 * max(sampled) if sampled else 1e-3 * math.sqrt(known)
     found = _least(lambda z: planned(releases(z), plan, delta), target, low)
     if found > MOST:
         return found

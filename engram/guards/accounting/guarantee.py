@@ -74,7 +74,8 @@ def spent(e: Experiment, answers: int, rows: int = 1) -> float:
     Raises:
         Refused: As ``noise_multiplier``, or dp-accounting is needed and not installed.
     """
-    return composition.spent(protections(e).releases(plan_of(e, rows)), answers, e.delta)
+    releases = protections(e).releases(plan_of(e, rows))
+    return composition.epsilon_by_answers(releases, e.delta)(answers)
 
 
 def is_weak(e: Experiment) -> bool:

@@ -12,15 +12,17 @@ them. A client that has read nothing, or missed too many changes, takes all of w
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
 
 from engram.core.method import Method, Slots, Update
 from engram.core.slots import flat, unflat
+from engram.core.streams import Stream, torch_generator
 from engram.core.tree import is_finite
 from engram.core.types import Params
-from engram.guards.compression.codes import Coder, Draw, Layout
+from engram.guards.compression.codes import Coder, Layout
 
 WRITTEN: Final = "broadcast-code"
 """Server's slot of the bytes of w, (size,); or of its last changes, (depth, size), newest last."""
@@ -33,14 +35,11 @@ _RESIDUAL: Final = "broadcast-residual-"  # followed by a slot's name
 
 @dataclass(frozen=True)
 class Broadcast:
-    """The form in which a server's slots travel: whole, or as their changes.
-
-    ``draw`` gives the uniform numbers by which a version is rounded.
-    """
+    """The form in which a server's slots travel: whole, or as their changes."""
 
     coder: Coder
     whole: bool
-    draw: Callable[[int], Draw]
+    seed: int  # of the uniform numbers by which versions are rounded
 
     def layout(self, method: Method, common: Slots, running: Set[str]) -> Layout:
         """Returns the layout of the slots that all clients receive, or of their changes."""
@@ -58,7 +57,10 @@ class Broadcast:
             arrays = flat({name: slots[name] for name in common})
             if not self.whole:
                 arrays |= {p: arrays[p] - before[p] for p in layout.coded}
-            code, sent, left = layout.encode(arrays, residual, self.draw(version))
+            # Client 0 rounds by the same numbers, since numpy fills keys up with zeros.
+            source = torch_generator(self.seed, Stream.COMPRESSION, version)
+            draw = partial(torch.rand, generator=source)
+            code, sent, left = layout.encode(arrays, residual, draw)
             after = sent if self.whole else advanced(layout, before, sent)
             later = unflat({_RESIDUAL + path: x for path, x in left.items()})
             new = {WRITTEN: code, VERSION: torch.tensor(version)}

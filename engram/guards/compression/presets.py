@@ -3,16 +3,13 @@
 from collections.abc import Set
 from functools import partial
 
-from engram.core.streams import Stream
-from engram.guards.compression.codes import Coder
+from engram.guards.compression.codes import Coder, encoded
 from engram.guards.compression.delta_broadcast import Broadcast
-from engram.guards.compression.encoded import encoded
 from engram.guards.compression.low_rank import low_rank
 from engram.guards.compression.quantize import quantized
 from engram.guards.compression.top_k import top_k
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
-from engram.guards.noise import uniform_source
 from engram.settings.base import SharedSettings
 
 
@@ -24,10 +21,8 @@ def compressed(e: SharedSettings) -> Guard:
 
 def broadcast(e: SharedSettings, running: Set[str] = frozenset()) -> Guard:
     """Returns the guard of the server's slots in code."""
-    # Clients are numbered from 0, so that the server has a stream of its own.
-    draw = partial(uniform_source, e.seed, Stream.COMPRESSION)
     coder = quantized(8) if _is_whole(e) else coder_of(e)  # 4 bits are too few for a model
-    cast = Broadcast(coder, _is_whole(e), draw)
+    cast = Broadcast(coder, _is_whole(e), e.seed)
     return Guard("broadcast", broadcast=cast, method=partial(cast.method, running=running))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.core.changes import changes
+from engram.guards.changes import changes
 from engram.core.method import Update
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.tree import add_scaled, clip, norm
