@@ -1,12 +1,13 @@
 """Settings of Cox's model between sites."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Literal
 
 from pydantic import Field
 
 from engram.core.checks import Fault, clash
+from engram.guards.facts import ALWAYS, Fact
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import columns_of
 from engram.settings.base import NO_NETWORK, Method, SharedSettings, method
@@ -44,7 +45,7 @@ class Cox(Method):
     tables = True
     survival = True
     fits_all_rows = True
-    unread = NO_NETWORK - {"missing"} | {
+    unread = NO_NETWORK - {"missing", "aggregation", "secure_threshold"} | {
         *("num_rounds", "eval_every", "checkpoint_every", "max_weight"),
     }
 
@@ -70,6 +71,11 @@ class Cox(Method):
         "one exchange of estimates, which is approximate, and takes sites with 30 events, and 5 in "
         "each group of a column of two values",
     )
+
+    @property
+    def facts(self) -> Set[Fact]:
+        """The server sees each site's sums where these are compared, and else their total alone."""
+        return ALWAYS - {Fact.MEAN} if self.sharing == "adaptive" else ALWAYS | {Fact.BOUNDED}
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns the concordance index of held-out subjects."""

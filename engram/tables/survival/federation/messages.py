@@ -12,9 +12,10 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.core.types import Params
 from engram.scoring.score_columns import LARGEST
-from engram.tables.survival.partial import Sums
+from engram.tables.survival.partial import Sums, total
 from engram.wire.wire import floats_record, read_floats
 
+_NEVER: Final = -1e30  # log-likelihood, in a sum, of coefficients at which it cannot be computed
 _ROUNDING: Final = 1e-8  # of an information's least eigenvalue, relative to its largest
 
 
@@ -40,6 +41,23 @@ def read_sums(record: Params, count: int, dim: int, *, third: bool) -> list[Sums
     cubes = read_floats(record, "third", (count, dim, dim, dim)) if third else [None] * count
     parts = zip(loglik, score, information, events, cubes, strict=True)
     return [Sums(*part) for part in parts]
+
+
+def vector_of(sites: Sequence[Sums]) -> Array:
+    """Returns the numbers of sites' total in one vector, to be masked and added to others'."""
+    loglik, score, information, events, third = total(sites)
+    loglik = max(loglik, _NEVER)  # no infinity is added to what is masked
+    parts = [[loglik, events], score, information.ravel()] + (
+        [] if third is None else [third.ravel()]
+    )
+    return np.concatenate(parts)
+
+
+def sums_of(vector: Array, dim: int) -> Sums:
+    """Returns the sums that a vector of ``vector_of`` stands for."""
+    (loglik, events), score, information, third = np.split(vector, np.cumsum([2, dim, dim**2]))
+    cube = third.reshape(dim, dim, dim) if len(third) else None
+    return Sums(float(loglik), score, information.reshape(dim, dim), float(events), cube)
 
 
 def read_own(record: Params, count: int, dim: int) -> Array:
