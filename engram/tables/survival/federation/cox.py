@@ -11,6 +11,7 @@ from engram.guards.facts import ALWAYS, Fact
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import columns_of
 from engram.settings.base import NO_NETWORK, Method, SharedSettings, method
+from engram.settings.conflicts import unfit
 from engram.settings.fields import Float
 
 
@@ -75,7 +76,8 @@ class Cox(Method):
     @property
     def facts(self) -> Set[Fact]:
         """The server sees each site's sums where these are compared, and else their total alone."""
-        return ALWAYS - {Fact.MEAN} if self.sharing == "adaptive" else ALWAYS | {Fact.BOUNDED}
+        compares = {Fact.MEAN} if self.sharing == "adaptive" else set[Fact]()
+        return ALWAYS - compares | {Fact.BOUNDED}
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns the concordance index of held-out subjects."""
@@ -95,3 +97,4 @@ class Cox(Method):
         for one, other in itertools.pairwise(both):
             yield clash(other, special[other], f"another with {one} = {special[one]}", one)
         yield from self.without_indicators(shared)
+        yield from unfit(shared, self)
