@@ -24,7 +24,7 @@ from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
 from engram.tables.survival.federation.asked_sites import AT, SCATTER
 from engram.tables.survival.federation.cox import COLUMNS, Cox
-from engram.tables.survival.federation.messages import read_sums, sums_record, vector_of
+from engram.tables.survival.federation.messages import sums_record
 from engram.tables.survival.newton import fit
 from engram.tables.survival.own_intervals import own_intervals
 from engram.tables.survival.partial import likelihood_sums, risk_sets
@@ -39,6 +39,7 @@ ENOUGH: Final = 30
 EXPOSED: Final = 5
 """Likewise, in each group of a column of two values."""
 
+_NEVER: Final = -1e30
 _SCORES: Final = ("rows", *(column.name for column in COLUMNS))
 
 
@@ -93,8 +94,8 @@ class CoxSites(TableHost):
         rows, own = self.usable_rows(client), self.own
         if not self._secure and _events(rows) < self._least:
             few = f"fewer than {self._least} events (least-count), whose sums would tell of each"
-            words = f"it has {few if self._least > 1 else 'no event'}"
-            raise ValueError(f"{words}: set aggregation=secure, for the sum over sites alone")
+            few += ": set aggregation=secure, for the sum over sites alone"
+            raise ValueError(f"it has {few if self._least > 1 else 'no event'}")
         if scatter is not None:
             estimate, error, limits = own_intervals(rows, ties=own.ties, level=own.level)
             apart = self._personal(rows, scatter)[1]
@@ -125,13 +126,12 @@ class CoxSites(TableHost):
             ValueError: Some of its clients have no sums.
         """
         del request
-        content, details = reply.content, reply.content[CLIENTS]
-        if details["failed"]:
-            raise ValueError("; ".join(details["reasons"]))
-        dim, third = len(self.data.columns), self.own.firth
-        numbers = vector_of(read_sums(content[SITES], len(details["ids"]), dim, third=third))
+        if reasons := reply.content[CLIENTS]["reasons"]:
+            raise ValueError("; ".join(reasons))
+        # No infinity, of coefficients at which there is no likelihood, is added to what is masked.
+        numbers = np.maximum(reply.content[SITES]["sums"].numpy().sum(axis=0), _NEVER)
         words = add(widen(numbers), total.mask(len(numbers), WORDS))
-        return content | {SITES: {MASKED: torch.from_numpy(words.view(np.int32))}}
+        return reply.content | {SITES: {MASKED: torch.from_numpy(words.view(np.int32))}}
 
     def personalize(
         self, client: int, shared: SharedEstimate, number: int, scatter: Scatter | None = None

@@ -35,8 +35,8 @@ from engram.tables.survival.federation.messages import (
     impossible_sums,
     read_own,
     read_sums,
-    sums_of,
     sums_record,
+    sums_size,
 )
 from engram.tables.survival.naming import Naming, name_sites
 from engram.tables.survival.newton import Ascent, NoMaximum, ascend
@@ -142,9 +142,11 @@ class CoxExchange(ScoredSites):
 
     def read_part(self, sites: Exchange, party: int, content: Content) -> Accepted:
         """Reads a node's masked sums, which are of all its clients."""
-        clients, dim = sites.clients[party], len(self._names)
-        size = 2 + dim + dim**2 + dim**3 * self._own.firth
-        words = read_array(arrays_of(content, SITES)[MASKED], (size, WORDS), torch.int32)
+        clients, shape = (
+            sites.clients[party],
+            (sums_size(len(self._names), third=self._own.firth), WORDS),
+        )
+        words = read_array(arrays_of(content, SITES)[MASKED], shape, torch.int32)
         return Accepted(clients, [Update({MASKED: words}, 0, len(clients))], [], {}, "")
 
     def learn_sum(
@@ -157,10 +159,10 @@ class CoxExchange(ScoredSites):
             away |= dict.fromkeys(sites.clients[party], why.reason if why else "no reply")
         self.left_out = {client: why for client, why in away.items() if client not in clients}
         self.check_enough(len(clients))
-        found = sums_of(narrow(total), dim := len(self._names))
+        record = floats_record(sums=narrow(total)[None])
+        (found,) = read_sums(record, 1, len(self._names), third=self._own.firth)
         if why := impossible_sums(found, sum(self.sites.rows[client] for client in clients)):
             raise RunStopped(f"the sites' total is impossible: {why}")
-        record = sums_record([found], dim, third=self._own.firth)
         return self._learn(sites.session.number, clients, record)
 
     def _learn(self, server_round: int, clients: list[int], record: Params) -> tuple[Params, Row]:

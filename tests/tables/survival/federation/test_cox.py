@@ -140,10 +140,10 @@ def test_small_and_lying_sites_are_left_out_by_name(tmp_path):
     np.testing.assert_allclose(found["shared"]["coef"], model.coef_, rtol=1e-8)
 
     def lies(client, reply):
-        sums = reply.content["sites"]
-        name, factor = {3: ("information", -1.0), 4: ("events", 1e6)}.get(client, ("events", 1.0))
-        changed = with_arrays(reply, **{name: sums[name].numpy() * factor})
-        return None if client == 5 else changed
+        sums, dim = reply.content["sites"]["sums"].numpy().copy(), len(figure["columns"])
+        sums[:, 1] *= 1e6 if client == 4 else 1  # events
+        sums[:, 2 + dim :] *= -1 if client == 3 else 1  # information
+        return None if client == 5 else with_arrays(reply, sums=sums)
 
     found, _ = run(tmp_path / "lies", e, grid=odd(lies), least=1)
     assert found["left-out"]["3"] == "its information is none of a likelihood"
