@@ -185,9 +185,7 @@ def test_a_site_with_four_events_takes_part_in_secure_sums_alone(tmp_path):
     words = "it has fewer than 5 events (least-count), whose sums would tell of each: "
     words += "set aggregation=secure, for the sum over sites alone"
     plain = run_here(small(**given), tmp_path / "plain")
-    assert plain["left-out"] == {
-        "3": words + "set aggregation=secure, for the sum over sites alone"
-    }
+    assert plain["left-out"] == {"3": words}
     for firth in (True, False):
         found = run_here(small(**asked, firth=firth), tmp_path / f"secure-{firth}")
         wanted = fit(sites, penalized=firth)
