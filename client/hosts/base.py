@@ -34,9 +34,7 @@ class Host(Protocol):
 class Summed(Host, Protocol):
     """A host whose replies to train can be masked, so that a server learns their sum alone."""
 
-    @property
-    def experiment(self) -> Experiment:
-        """The run's settings."""
+    experiment: Experiment
 
     def masked(self, request: Request, reply: Reply, total: Sum) -> Content:
         """Returns a reply's content as a part of a sum, with the mask and noise of that."""

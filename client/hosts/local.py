@@ -26,7 +26,6 @@ from engram.guards.presets import client_guards
 from engram.networks.registry import differs_by_client
 from engram.scoring.score_clients import Scores
 from engram.settings.errors import REFUSED, EngramError, Refused, brief
-from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
 from engram.wire.messages import Content, Entries, Error, Question, Reply
 from engram.wire.roster import describe_node
@@ -50,7 +49,7 @@ class LocalHost:
 
     def __init__(self, trainer: Trainer, share: Share = in_order, *, least_drawn: int = 0) -> None:
         self.trainer, self.share, self.least_drawn = trainer, share, least_drawn
-        self._warned = False
+        self.experiment, self._warned = trainer.experiment, False
 
     def in_units(self, units: Units) -> Trainer:
         """Returns the trainer of rows in these units."""
@@ -104,11 +103,6 @@ class LocalHost:
 
         aside = self.trainer.data.left_out
         return _in_groups(requests, train, aside, self.trainer.received)
-
-    @property
-    def experiment(self) -> Experiment:
-        """The run's settings."""
-        return self.trainer.experiment
 
     def masked(self, request: Request, reply: Reply, total: Sum) -> Content:
         """Masks the mean of a request's clients; training losses, which are of single ones, stay.

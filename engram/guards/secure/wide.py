@@ -54,4 +54,4 @@ def subtract(one: Words, other: Words) -> Words:
     if one.ndim == 1:
         return one - other
     unit = np.eye(1, WORDS, dtype=np.uint32)
-    return add(add(one, ~other), np.broadcast_to(unit, one.shape))
+    return add(add(one, ~other), unit.repeat(len(one), axis=0))
