@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from engram.client.disk_memory import DiskStore
 from engram.client.encrypted_file import read_key
-from engram.client.hosts import Exchanging, Host, Opening, host_of
-from engram.client.hosts.local import LocalHost
+from engram.client.hosts import Exchanging, Host, Opening, Summed, host_of
 from engram.client.node_queries import by_own_schema, kept_here, own_settings
 from engram.client.private_replies import Covers, RowCovers, covers_of, scores_of, withheld_scores
 from engram.client.requests import Request, check_settings, check_source, round_of
@@ -352,7 +351,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     store = DiskStore(folder, key=key, limit=limit)
     training_from_now_on(experiment.cpu_threads)
     host = _host(experiment, config, store, policy)
-    if isinstance(host, LocalHost) and client_guards(experiment).masks:
+    if client_guards(experiment).masks and isinstance(host, Summed):
         parties = of_node(config, experiment.num_clients)
         host = MaskingHost(host, parties, least=policy.secure, state=folder.parents[1])
     if config.state is None:

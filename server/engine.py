@@ -80,7 +80,7 @@ class Engine:
         """Begins a run in a folder."""
         del folder
         if client_guards(experiment).masks:
-            self.trains = partial(train_securely, self)
+            self.trains = partial(train_securely, self, experiment)
 
     def stage(self, server_round: int, *, training: bool) -> None:
         """Begins a round, or its evaluation."""

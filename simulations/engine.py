@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engram.client.hosts import Engine, Host, Opening, host_of
+from engram.client.hosts import Engine, Host, Opening, Summed, host_of
 from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore
 from engram.cohort.trainer.chunks import Share, in_order
@@ -63,7 +63,7 @@ def simulate(
         everyone = range(experiment.num_clients)
         host = opens(Opening(experiment, memories, engine=engine, noise=noise))
         secure = client_guards(experiment).masks
-        if secure and isinstance(host, LocalHost):
+        if secure and isinstance(host, Summed):
             from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
             from engram.guards.secure.secure_parties import of_process  # noqa: PLC0415 - plain rounds need none
 

@@ -11,6 +11,7 @@ from engram.data.readers.parquet_cache import unless_refused
 from engram.data.schema.columns import Kind
 from engram.data.source import Source
 from engram.guards.noise import Noise, secret_noise
+from engram.guards.places import Sum
 from engram.settings.base import Families
 from engram.settings.experiment import Experiment
 from engram.wire.messages import Content, Reply
@@ -27,6 +28,16 @@ class Host(Protocol):
 
     def evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers requests to score clients, as ``train`` does."""
+
+
+@runtime_checkable
+class Summed(Host, Protocol):
+    """A host whose replies to train can be masked, so that a server learns their sum alone."""
+
+    experiment: Experiment
+
+    def masked(self, request: Request, reply: Reply, total: Sum) -> Content:
+        """Returns a reply's content as a part of a sum, with the mask and noise of that."""
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from engram.client.hosts.mixed_trainer import MixedTrainer
 from engram.client.requests import Request, asked_clients, durable_of, read_whole, round_of
 from engram.cohort.trainer.chunks import Share, in_order, score
 from engram.cohort.trainer.trainer import Received, Trainer
-from engram.core.method import Slots
+from engram.core.method import Slots, Update
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.standardization import Units
 from engram.core.tree import select
@@ -21,6 +21,8 @@ from engram.data.load_federation import federated_data, own_data
 from engram.data.standardize import told, warn_of_scales
 from engram.data.texts import told_words
 from engram.guards.compression.codes import CODE
+from engram.guards.places import At, Sum
+from engram.guards.presets import client_guards
 from engram.networks.registry import differs_by_client
 from engram.scoring.score_clients import Scores
 from engram.settings.errors import REFUSED, EngramError, Refused, brief
@@ -37,6 +39,7 @@ from engram.wire.wire import (
     VERSION,
     arrays_of,
     config_of,
+    read_list,
     units_of,
 )
 
@@ -46,7 +49,7 @@ class LocalHost:
 
     def __init__(self, trainer: Trainer, share: Share = in_order, *, least_drawn: int = 0) -> None:
         self.trainer, self.share, self.least_drawn = trainer, share, least_drawn
-        self._warned = False
+        self.experiment, self._warned = trainer.experiment, False
 
     def in_units(self, units: Units) -> Trainer:
         """Returns the trainer of rows in these units."""
@@ -100,6 +103,25 @@ class LocalHost:
 
         aside = self.trainer.data.left_out
         return _in_groups(requests, train, aside, self.trainer.received)
+
+    def masked(self, request: Request, reply: Reply, total: Sum) -> Content:
+        """Masks the mean of a request's clients; training losses, which are of single ones, stay.
+
+        See ``Summed``.
+        """
+        content, e, details = reply.content, self.experiment, reply.content[CLIENTS]
+        rows = read_list(details, "examples", int)
+        both = request.question.content, content
+        received, sent = (unflat(arrays_of(each, ARRAYS)) for each in both)
+        update = Update(sent, sum(min(count, total.most) for count in rows), len(rows))
+        given = self.trainer.method, self.trainer.learner.network.running, e.clients_per_round
+        at = At(*given, received, lambda update: received, sum=total)
+        names = ("server-round", "ids", "failed", "reasons", "way")
+        return {
+            ARRAYS: client_guards(e).send(at, update).slots,
+            METRICS: {"num-examples": sum(rows)},
+            CLIENTS: {name: details[name] for name in names} | {"losses": []},
+        }
 
     def _check_drawn(self, trainer: Trainer, group: dict[int, list[int]], number: int) -> None:
         """Refuses rounds in which a client draws too few different rows.

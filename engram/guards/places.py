@@ -27,7 +27,7 @@ class Sum(NamedTuple):
         parties: Parties, n.
         least: Parties without which there is no sum, t.
         most: Largest weight of a client, as a number of rows.
-        mask: ``size -> (size,)``, numbers modulo 2^32, which vanish from the sum.
+        mask: ``shape -> `` words of this shape, which vanish from the sum.
         entropy: ``size -> bytes``, secret and uniform.
     """
 
@@ -35,7 +35,7 @@ class Sum(NamedTuple):
     parties: int = 1
     least: int = 1
     most: int = 1
-    mask: Callable[[int], npt.NDArray[np.uint32]] = _absent("sum.mask")
+    mask: Callable[..., npt.NDArray[np.uint32]] = _absent("sum.mask")
     entropy: Callable[[int], bytes] = os.urandom
 
 

@@ -24,9 +24,11 @@ from engram.core.arrays import Array, unmasked
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
 from engram.tables.effects.imputation import impute, pool_estimates
+from engram.tables.effects.profile import firth_logistic_intervals
 from engram.tables.effects.sandwich import Robust
 from engram.tables.effects.summaries import Summaries
 from engram.tables.families import FAMILIES, FamilyName
+from engram.tables.intervals import Intervals
 from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site
 from engram.tables.tables import (
     Scaling,
@@ -298,6 +300,31 @@ class TwoClasses(ClassifierMixin, MultitaskModel):
 
     def _own_estimate(self, rows: Rows) -> SiteEstimate:
         return estimate_site(rows, family="logistic", robust=self.robust, firth=self.firth)
+
+    @own_modes()
+    def profile_intervals(
+        self, X: Any, y: Any, task: Any, sample_weight: Any = None, *, level: float = 0.95
+    ) -> Intervals:
+        """Returns profile intervals of tasks' own estimates with Firth's penalty.
+
+        They hold where Wald's are rough, such as where a column tells classes apart. The rows,
+        which are those of ``fit``, are given as there: a fitted model has none.
+
+        Returns:
+            Limits, each of shape (M, d'), in the order of ``tasks_`` and ``column_names``.
+
+        Raises:
+            ValueError: An input is invalid, or ``firth`` is False.
+        """
+        check_is_fitted(self)
+        require(self.firth, "firth", self.firth, "True for profile intervals")
+        X, labels = take_tasks(X, task)
+        x, target = self._checked(X, y, reset=False)
+        self._check_rows(x, target, labels)
+        codes = codes_of(labels, self.tasks_, unseen="error")
+        given = self._design(x), target, weights_of(sample_weight, x), codes, self.tasks_
+        each = [firth_logistic_intervals(own, level=level).limits for own in rows_of_tasks(*given)]
+        return Intervals(*(np.stack(ends) for ends in zip(*each, strict=True)))
 
     def _checked(self, x: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
         if reset and y is not None:

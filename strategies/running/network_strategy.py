@@ -9,11 +9,15 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from engram.core.method import Slots
+from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.tree import multiplied
 from engram.core.types import Params
+from engram.guards.chain import parted
+from engram.guards.changes import size_of
 from engram.guards.noise import Noise
+from engram.guards.secure.quantize import Words
+from engram.guards.secure.secure_sum import MASKED
 from engram.networks.registry import FLAT
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import METRICS, Metric
@@ -26,11 +30,13 @@ from engram.settings.network import NetworkMethod
 from engram.strategies.running.async_rounds import Sent, answered_of, joined, pacing_of
 from engram.strategies.running.base import Nodes, Row, nested, strategies, widened
 from engram.strategies.running.compressed_messages import outgoing
+from engram.strategies.running.reply_border import Rejected
 from engram.strategies.running.rounds import Heavy, LossWatch, Rounds, Wave
 from engram.strategies.running.scored_strategy import ScoredStrategy
-from engram.strategies.running.screening import TrainReplies, in_numbers, mean_of
+from engram.strategies.running.screening import Accepted, TrainReplies, in_numbers, mean_of
+from engram.strategies.running.secure_rounds import Exchange
 from engram.strategies.running.train_replies import collect_replies, screen
-from engram.wire.messages import TRAIN, Question, Reply
+from engram.wire.messages import TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
 from engram.wire.tensors import difference
 from engram.wire.wire import units_entries
@@ -285,6 +291,39 @@ class Federated(ScoredStrategy):
             )
             replied.append(collect_replies(came, sent.asked, self.roster.examples, read))
         return self.learn(server_round, *replied)
+
+    def read_part(self, sites: Exchange, party: int, content: Content) -> Accepted | Rejected:
+        """Reads a party's masked update; see ``SummedStrategy``."""
+        rounds, clients, session = self.rounds, sites.clients[party], sites.session
+        size = size_of(flat(rounds.shapes.sent))
+        masked = rounds.shapes._replace(sent={MASKED: torch.empty(size, dtype=torch.int32)})
+        return screen(
+            content,
+            server_round=session.number,
+            rounds=rounds._replace(shapes=masked),
+            asked=clients,
+            examples={client: self.roster.examples[client] for client in clients},
+            most=session.most,
+            loss=None,
+            server=self.slots,
+        )
+
+    def learn_sum(
+        self, sites: Exchange, trained: Mapping[int, Accepted], total: Words
+    ) -> tuple[Params, Row]:
+        """Merges the sum of a round's updates; returns and raises as ``learn``."""
+        rounds, session, replies = self.rounds, sites.session, trained.values()
+        ids = sorted(client for reply in replies for client in reply.clients)
+        rows = sum(reply.updates[0].rows for reply in replies)
+        at = rounds.merge.at(self.slots, session.number)
+        at = at._replace(sum=session.sum, like=rounds.shapes.sent)
+        masked = Update({MASKED: torch.from_numpy(total.view(np.int32))}, rows, len(ids))
+        updates, _ = parted([rounds.merge.guard.arrive(at, masked)])
+        failed = {client: why for reply in replies for client, why in reply.failed.items()}
+        ways = {reply.way for reply in replies}
+        accepted = Accepted(ids, updates, [], failed, ways.pop() if len(ways) == 1 else "")
+        whole = sites.without(trained)._replace(accepted=[accepted])
+        return self.learn(session.number, whole)
 
     def learn(self, server_round: int, *replied: TrainReplies) -> tuple[Params, Row]:
         """Merges the updates of a round's waves.

@@ -1,35 +1,31 @@
-"""A secure round: the server asks for its stages in turn, and merges the sum that is unmasked.
+"""A secure round: the server asks for its stages in turn, and learns from the unmasked sum.
 
-Nothing of a single client's update is in what it receives: see ``engram.guards.secure``.
+Nothing of a single site is in what it receives: see ``engram.guards.secure``.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from logging import getLogger
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import torch
 
-from engram.core.method import Update
-from engram.core.slots import flat
 from engram.core.types import Params
-from engram.guards.chain import parted
-from engram.guards.changes import size_of
 from engram.guards.secure.quantize import Words
 from engram.guards.secure.registry import REGISTRY
 from engram.guards.secure.secure_sum import MASKED
 from engram.guards.secure.server import unmask
 from engram.guards.secure.signatures import Advert
 from engram.guards.secure.terms import digests, session_of, terms
+from engram.guards.secure.wide import add
 from engram.guards.secure.wire import SECURE, STAGE, Stage, read_entries, to_entries
 from engram.settings.errors import Refused, RunStopped, few
-from engram.strategies.running.base import Nodes, Round
-from engram.strategies.running.network_strategy import Federated
+from engram.settings.experiment import Experiment
+from engram.strategies.running.base import Nodes, Round, Row
 from engram.strategies.running.reply_border import Rejected, read_reply
 from engram.strategies.running.screening import Accepted, TrainReplies
-from engram.strategies.running.train_replies import screen
 from engram.wire.messages import Content, Question
+from engram.wire.roster import Roster
 from engram.wire.wire import CLIENTS, CONFIG, SECURE_QUERY, config_of, read_list
 
 _log = getLogger("flwr.engram")
@@ -51,9 +47,13 @@ class Exchange:
     """
 
     def __init__(
-        self, grid: Nodes, strategy: Federated, questions: Sequence[Question], timeout: float
+        self,
+        grid: Nodes,
+        e: Experiment,
+        roster: Roster,
+        questions: Sequence[Question],
+        timeout: float,
     ) -> None:
-        e, roster = strategy.rounds.settings, strategy.roster
         self._grid, self._names, self._timeout = grid, roster.names, timeout
         first = {node: client for client, node in reversed([*enumerate(roster.nodes)])}
         self.questions = {first[each.node]: each for each in questions}
@@ -144,6 +144,29 @@ class Exchange:
         return TrainReplies.of(replies)
 
 
+class SummedStrategy(Protocol):
+    """A strategy that learns from the sum of what sites send, and sees no single part of it."""
+
+    roster: Roster
+
+    def configure_train(
+        self, server_round: int, arrays: Params, config: Mapping[str, Any], grid: Nodes
+    ) -> Iterable[Question]:
+        """Returns the questions of a round."""
+
+    def read_part(self, sites: Exchange, party: int, content: Content) -> Accepted | Rejected:
+        """Reads a party's masked part, the slot ``MASKED`` of one update; may raise any error."""
+
+    def learn_sum(
+        self, sites: Exchange, trained: Mapping[int, Accepted], total: Words
+    ) -> tuple[Params, Row]:
+        """Returns the next arrays and metrics, by all replies and the sum of their parts.
+
+        Raises:
+            RunStopped: Too few are usable.
+        """
+
+
 def own(told: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:
     """Returns each party's bytes of its own."""
     return {party: mine[party] for party, mine in told.items()}
@@ -151,7 +174,8 @@ def own(told: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:
 
 def train_securely(
     grid: Nodes,
-    strategy: Federated,
+    e: Experiment,
+    strategy: SummedStrategy,
     server_round: int,
     model: Params,
     config: Mapping[str, Any],
@@ -159,7 +183,7 @@ def train_securely(
     *,
     timeout: float,
 ) -> Round:
-    """Trains a round, as ``Engine.train``, and learns its updates' sum alone.
+    """Trains a round, as ``Engine.train``, and learns the sum of sites' parts alone.
 
     Training losses are not asked for.
 
@@ -170,13 +194,21 @@ def train_securely(
     questions = [*strategy.configure_train(server_round, model, settings, grid)]
     if before is not None:
         before()
-    sites = Exchange(grid, strategy, questions, timeout)
+    sites = Exchange(grid, e, strategy.roster, questions, timeout)
     trained, total = _summed(sites, strategy, _registry(grid))
-    return Round(*strategy.learn(server_round, _replies(sites, strategy, trained, total)))
+    for party in sorted(sites.lost.keys() & trained.keys()):
+        if why := sites.lost[party]:
+            who = few(sites.clients[party], strategy.roster.names)
+            _log.warning(
+                "round %d: the update of clients %s is in the sum, and their answer after it "
+                "is left out (%s): %s",
+                *(server_round, who, why.kind, why.reason),
+            )
+    return Round(*strategy.learn_sum(sites, trained, total))
 
 
 def _summed(
-    sites: Exchange, strategy: Federated, registry: Mapping[str, bytes]
+    sites: Exchange, strategy: SummedStrategy, registry: Mapping[str, bytes]
 ) -> tuple[dict[int, Accepted], Words]:
     keys = own(sites.query("keys", [*sites.questions], registry, check=Advert.read))
     shares = sites.query("shares", keys, to_entries(keys), keys)
@@ -184,14 +216,14 @@ def _summed(
     for party, question in asked.items():
         sealed = {other: mine[party] for other, mine in shares.items() if other != party}
         question.content[SECURE] = to_entries(sealed)
-    trained = sites.ask("masked updates", asked, partial(_read, sites, strategy))
+    trained = sites.ask("masked updates", asked, partial(strategy.read_part, sites))
     signatures = own(sites.query("survivors", trained, {"parties": sorted(trained)}))
     revealed = sites.query("unmask", signatures, to_entries(signatures), shares)
     parts = [each.updates[0].slots[MASKED].numpy() for each in trained.values()]
     try:
         total = unmask(
             sites.session,
-            np.add.reduce([part.view(np.uint32) for part in parts], dtype=np.uint32),
+            reduce(add, (part.view(np.uint32) for part in parts)),
             adverts={party: Advert.read(party, data) for party, data in keys.items()},
             commitments=own(shares),
             survivors=trained.keys(),
@@ -200,48 +232,6 @@ def _summed(
     except Refused as error:
         raise RunStopped(f"round {sites.session.number}: {error}") from error
     return trained, total
-
-
-def _read(
-    sites: Exchange, strategy: Federated, party: int, content: Content
-) -> Accepted | Rejected:
-    rounds, clients, session = strategy.rounds, sites.clients[party], sites.session
-    size = size_of(flat(rounds.shapes.sent))
-    masked = rounds.shapes._replace(sent={MASKED: torch.empty(size, dtype=torch.int32)})
-    return screen(
-        content,
-        server_round=session.number,
-        rounds=rounds._replace(shapes=masked),
-        asked=clients,
-        examples={client: strategy.roster.examples[client] for client in clients},
-        most=session.most,
-        loss=None,
-        server=strategy.slots,
-    )
-
-
-def _replies(
-    sites: Exchange, strategy: Federated, trained: Mapping[int, Accepted], total: Words
-) -> TrainReplies:
-    rounds, session, replies = strategy.rounds, sites.session, trained.values()
-    for party in sorted(sites.lost.keys() & trained.keys()):
-        if why := sites.lost[party]:
-            who = few(sites.clients[party], strategy.roster.names)
-            _log.warning(
-                "round %d: the update of clients %s is in the sum, and their answer after it "
-                "is left out (%s): %s",
-                *(session.number, who, why.kind, why.reason),
-            )
-    ids = sorted(client for reply in replies for client in reply.clients)
-    rows = sum(reply.updates[0].rows for reply in replies)
-    at = rounds.merge.at(strategy.slots, session.number)
-    at = at._replace(sum=session.sum, like=rounds.shapes.sent)
-    masked = Update({MASKED: torch.from_numpy(total.view(np.int32))}, rows, len(ids))
-    updates, _ = parted([rounds.merge.guard.arrive(at, masked)])
-    failed = {client: why for reply in replies for client, why in reply.failed.items()}
-    ways = {reply.way for reply in replies}
-    accepted = Accepted(ids, updates, [], failed, ways.pop() if len(ways) == 1 else "")
-    return sites.without(trained)._replace(accepted=[accepted])
 
 
 def _registry(grid: Nodes) -> dict[str, bytes]:

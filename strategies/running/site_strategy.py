@@ -29,7 +29,7 @@ class SiteStrategy(RunStrategy):
     """Asks every online site in each round."""
 
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
-        self.sites = roster.sites()
+        self.meet(roster)
         self._least = max(1, experiment.least_clients)
         self._asked: list[tuple[Question, list[int]]] = []
         self._wanted: set[int] = set()
@@ -44,7 +44,7 @@ class SiteStrategy(RunStrategy):
 
     def meet(self, roster: Roster) -> None:
         """Updates the sites and their nodes."""
-        self.sites = roster.sites()
+        self.roster, self.sites = roster, roster.sites()
 
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns the cohort of a round, and the number of absent sites."""

@@ -74,7 +74,10 @@ def test_hospitals_fit_coxs_model_to_subjects_that_stay_with_them(tmp_path):
     there = experiment.model_copy(update={"dataset": "digits"})
     with federation_of(tmp_path / "fed", files) as federation:
         record = run(federation, there, tmp_path / "there")
+        secure = there.model_copy(update={"aggregation": "secure"})
+        summed = run(federation, secure, tmp_path / "secure").results
     found = record.results
+    np.testing.assert_allclose(summed["shared"]["coef"], found["shared"]["coef"], rtol=1e-12)
     assert (found["sites"], found["left-out"], found["over"]) == (3, {}, True)
     np.testing.assert_allclose(found["shared"]["coef"], expected["shared"]["coef"], rtol=1e-10)
     pairs = [each["clients"]["pairs"] for each in (found, expected)]

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import expit
-from scipy.stats import norm
+from scipy.stats import chi2, norm
 
 from engram.tables.effects.imputation import rubin
 from engram.tables.effects.meta_analysis import meta_analysis
+from engram.tables.effects.profile import firth_logistic_intervals
 from engram.tables.effects.summary import max_t_quantile, sidak, summarize
 from engram.tables.site import Rows, estimate_site
 from tests.samples import entry
@@ -45,6 +47,26 @@ def test_firths_estimates_are_those_of_r():
     np.testing.assert_allclose(site.standard_error, R["firth"]["error"], rtol=1e-6)
     alone = estimate_site(rows._replace(y=np.ones(9)), family="logistic", firth=True)
     assert alone.determined.all()
+    found = firth_logistic_intervals(rows, level=0.9)
+    np.testing.assert_allclose(found.coef, site.coef, atol=1e-6)
+    np.testing.assert_allclose(found.standard_error, site.standard_error, rtol=1e-5)
+
+    def penalized(coef):
+        p = expit(rows.x @ coef)
+        chances = np.where(rows.y > 0, p, 1 - p)
+        information = (rows.x.T * p * (1 - p)) @ rows.x
+        return np.log(chances).sum() + np.log(np.linalg.det(information)) / 2
+
+    tight = {"method": "Nelder-Mead", "options": {"xatol": 1e-9, "fatol": 1e-13}}
+    for k, ends in enumerate(np.transpose(found.limits)):
+        for end in ends:
+            others = np.delete(site.coef, k)
+            profile = minimize(
+                lambda b, k=k, end=end: -penalized(np.insert(b, k, end)), others, **tight
+            )
+            fall = 2 * (penalized(site.coef) + profile.fun)
+            assert fall == pytest.approx(chi2.ppf(0.9, 1), rel=1e-4)
+    assert found.limits.high[1] - site.coef[1] > 1.15 * (site.coef[1] - found.limits.low[1])
     # Classes that a column tells apart, in rows that count several times: the slope is 0.
     x = np.column_stack([np.arange(-9.5, 10), np.sin(np.arange(20)), np.ones(20)])
     y, counts = (x[:, 0] > 0).astype(float), 1.0 + np.arange(20) % 3

@@ -124,8 +124,18 @@ def test_robust_errors_and_firths_penalty():
     given = data.drop(columns="patient"), apart, "hospital"
     with pytest.raises(ValueError, match="tell some classes apart with certainty"):
         MolarClassifier().fit(*given)
-    found = MolarClassifier(firth=True).fit(*given).summary("ulm")
-    assert np.isfinite(found.error).all()
+    model = MolarClassifier(firth=True).fit(*given)
+    error = model.summary("ulm").error
+    assert np.isfinite(error).all()
+    at, ulm = model.tasks_.tolist().index("ulm"), model.profile_intervals(*given, level=0.9)
+    fit, ends = model.sites_[at].coef, np.stack(ulm)[:, at]
+    assert (ends[0] < fit).all()
+    assert (fit < ends[1]).all()
+    assert fit[1] - ends[0, 1] > 1.645 * error[1]  # it is told apart by that side
+    with pytest.raises(ValueError, match="firth must be True for profile intervals, got False"):
+        MolarClassifier().fit(data.drop(columns="patient"), died, "hospital").profile_intervals(
+            *given
+        )
 
 
 def test_missing_values_are_left_out_or_imputed():

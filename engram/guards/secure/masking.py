@@ -8,12 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from engram.client.hosts.local import LocalHost
+from engram.client.hosts.base import Summed
 from engram.client.requests import Request
-from engram.core.method import Update
-from engram.core.slots import unflat
-from engram.guards.places import At
-from engram.guards.presets import client_guards
 from engram.guards.secure.secure_parties import Parties
 from engram.guards.secure.shares import Entropy
 from engram.guards.secure.stages import Asked, Stages
@@ -21,7 +17,7 @@ from engram.guards.secure.terms import check_work
 from engram.guards.secure.wire import SECURE, read_entries
 from engram.settings.errors import REFUSED, EngramError, Refused, one_line
 from engram.wire.messages import Content, Error, Reply
-from engram.wire.wire import ARRAYS, CLIENTS, METRICS, arrays_of, config_of, read_list
+from engram.wire.wire import config_of
 
 
 class MaskingHost:
@@ -33,7 +29,7 @@ class MaskingHost:
 
     def __init__(
         self,
-        host: LocalHost,
+        host: Summed,
         parties: Parties,
         *,
         least: int = 0,
@@ -42,18 +38,14 @@ class MaskingHost:
     ) -> None:
         self._host, self._noise = host, noise
         self.describe, self.evaluate = host.describe, host.evaluate
-        self._guard = client_guards(host.trainer.experiment)
-        self._stages = Stages(host.trainer.experiment, parties, least, state)
+        self._stages = Stages(host.experiment, parties, least, state)
 
     def exchange(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers stages of a secure round in which nobody trains."""
         return [_reply(request, partial(self._stages.answer, request)) for request in requests]
 
     def train(self, requests: Sequence[Request]) -> list[Reply]:
-        """Trains the clients of all requests, and masks the mean of each request's clients.
-
-        A reply has one array, and who has trained; no losses, which would be of single clients.
-        """
+        """Trains the clients of all requests, and masks what the host says of each."""
         ready, replies = dict[int, Asked](), dict[int, Reply]()
         for i, request in enumerate(requests):
             try:
@@ -71,34 +63,16 @@ class MaskingHost:
         with self._stages.party(asked) as party:
             if not config_of(content).get("combine", True):
                 raise Refused("combine must be true where aggregation is secure: only sums leave")
-            check_work(content, self._host.trainer.experiment, asked.session)
+            check_work(content, self._host.experiment, asked.session)
             party.open(read_entries(content[SECURE]))
         return asked
 
     def _masked(self, request: Request, asked: Asked, reply: Reply) -> Content:
-        content, session, trainer = reply.content, asked.session, self._host.trainer
-        details = content[CLIENTS]
-        rows = read_list(details, "examples", int)
-        both = request.question.content, content
-        received, sent = (unflat(arrays_of(each, ARRAYS)) for each in both)
-        update = Update(sent, sum(min(count, session.most) for count in rows), len(rows))
+        session = asked.session
         with self._stages.party(asked) as party:
             entropy = self._noise(session.number, party.number)
-            at = At(
-                trainer.method,
-                trainer.learner.network.running,
-                trainer.experiment.clients_per_round,
-                received,
-                lambda update: received,
-                sum=session.sum._replace(mask=party.mask, entropy=entropy),
-            )
-            masked = self._guard.send(at, update)
-        names = ("server-round", "ids", "failed", "reasons", "way")
-        return {
-            ARRAYS: masked.slots,
-            METRICS: {"num-examples": sum(rows)},
-            CLIENTS: {name: details[name] for name in names} | {"losses": []},
-        }
+            total = session.sum._replace(mask=party.mask, entropy=entropy)
+            return self._host.masked(request, reply, total)
 
 
 def _reply(request: Request, answer: Callable[[], Content]) -> Reply:

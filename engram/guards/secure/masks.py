@@ -1,9 +1,10 @@
-"""Masks: uniform numbers modulo 2^32, by AES-256 in counter mode, keyed with a whole seed.
+"""Masks: uniform words of 32 bits, by AES-256 in counter mode, keyed with a whole seed.
 
 A seed is used for one mask, so that the counter may begin at zero (NIST SP 800-38A, 6.5).
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,15 +17,16 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from engram.guards.secure.quantize import Words
+from engram.guards.secure.wide import add, subtract
 
 SEED: Final = 32
 """Bytes of a seed, and of a key."""
 
 
-def mask(seed: bytes, size: int) -> Words:
-    """Returns PRG(seed), so many numbers."""
-    stream = Cipher(AES(seed), CTR(bytes(16))).encryptor().update(bytes(4 * size))
-    return np.frombuffer(stream, dtype="<u4").astype(np.uint32, copy=False)
+def mask(seed: bytes, *shape: int) -> Words:
+    """Returns PRG(seed), words of this shape."""
+    stream = Cipher(AES(seed), CTR(bytes(16))).encryptor().update(bytes(4 * math.prod(shape)))
+    return np.frombuffer(stream, dtype="<u4").astype(np.uint32, copy=False).reshape(shape)
 
 
 def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
@@ -51,7 +53,7 @@ def commitment(seed: bytes) -> bytes:
 
 
 def pairwise(
-    own: int, private: bytes, publics: Mapping[int, bytes], purpose: bytes, size: int
+    own: int, private: bytes, publics: Mapping[int, bytes], purpose: bytes, *shape: int
 ) -> Words:
     """Returns the sum of a party's pairwise masks; the others' cancel it (Fig. 4, round 2).
 
@@ -59,11 +61,8 @@ def pairwise(
 
     Of the party u = ``own`` with its private key, and the others' public keys.
     """
-    total = np.zeros(size, dtype=np.uint32)
+    total = np.zeros(shape, dtype=np.uint32)
     for other, public in publics.items():
-        one = mask(agreed(private, public, purpose), size)
-        if own > other:
-            total += one
-        else:
-            total -= one
+        one = mask(agreed(private, public, purpose), *shape)
+        total = (add if own > other else subtract)(total, one)
     return total

@@ -13,6 +13,7 @@ from engram.guards.secure.sealing import Post
 from engram.guards.secure.session import Session
 from engram.guards.secure.shares import SHARE, Entropy, split
 from engram.guards.secure.signatures import Advert, Identity, Registry, sign_survivors, transcript
+from engram.guards.secure.wide import add
 
 
 class Party:
@@ -77,15 +78,15 @@ class Party:
         for other, data in sealed.items():
             self._shares[other] = self._post.unseal(self._adverts[other], data)
 
-    def mask(self, size: int) -> Words:
-        """Returns the mask of its update x_u, (size,) (round 2, MaskedInputCollection).
+    def mask(self, *shape: int) -> Words:
+        """Returns the mask of its update x_u, of its shape (round 2, MaskedInputCollection).
 
-        y_u - x_u = PRG(b_u) + sum over v in U2 of +-PRG(s_uv)    (mod 2^32)
+        y_u - x_u = PRG(b_u) + sum over v in U2 of +-PRG(s_uv)    (mod 2^32; see ``wide.add``)
         """
         self._begin("mask")
         others = {p: self._adverts[p].masking for p in self._shares if p != self.number}
-        pairs = pairwise(self.number, self._masking, others, self.session.purpose, size)
-        return mask(self._seed, size) + pairs
+        pairs = pairwise(self.number, self._masking, others, self.session.purpose, *shape)
+        return add(mask(self._seed, *shape), pairs)
 
     def agree(self, named: Sequence[int]) -> dict[int, bytes]:
         """Signs who the survivors are, of whom the server has updates (round 3, ConsistencyCheck).

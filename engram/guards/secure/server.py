@@ -9,6 +9,7 @@ from engram.guards.secure.quantize import Words
 from engram.guards.secure.session import Session
 from engram.guards.secure.shares import join
 from engram.guards.secure.signatures import Advert
+from engram.guards.secure.wide import add, subtract
 from engram.settings.errors import Refused
 
 
@@ -40,16 +41,16 @@ def unmask(
     if len(revealed) < session.threshold:
         raise Refused(must("shares", f"those of {len(revealed)}", f"{session.threshold} parties'"))
     answers = dict(sorted(revealed.items())[: session.threshold])
-    found = total.copy()
+    found = total
     for party in sorted(commitments):
         if party in survivors:
             seed = _secret(party, answers, commitment, commitments[party])
-            found -= mask(seed, total.size)
+            found = subtract(found, mask(seed, *total.shape))
         else:
             key = _secret(party, answers, public_of, adverts[party].masking)
             others = {u: adverts[u].masking for u in survivors}
             # What the survivors added against this party is minus what it would have added.
-            found += pairwise(party, key, others, session.purpose, total.size)
+            found = add(found, pairwise(party, key, others, session.purpose, *total.shape))
     return found
 
 

@@ -9,12 +9,15 @@ from typing import Any
 from engram.core.checks import must
 from engram.guards.calibration import noise_multiplier
 from engram.guards.secure.session import Session, threshold
+from engram.guards.secure.wire import SECURE
 from engram.settings.experiment import Experiment
 from engram.wire.messages import Content, Entries
 from engram.wire.wire import (
     ARRAYS,
+    CONFIG,
     TRAINING,
     arrays_of,
+    digest,
     read_int,
     read_list,
     units_entries,
@@ -25,7 +28,9 @@ from engram.wire.wire import (
 def digests(content: Content, e: Experiment) -> tuple[str, str]:
     """Returns SHA-256 of settings with units, and of the model, of a message to train.
 
-    They decide an update, besides the rows.
+    They decide an update, besides the rows. Of a fit to tables, it is the other way around: the
+    model is what all exchanges of a fit have alike, since sums of statistics at coefficients that
+    hardly differ would tell apart whoever is in one of them alone. See ``unmasked_sums``.
 
     A server that had all parties but one train by a step size of 0, or from a model at which
     nothing moves, would find that one's update in the sum (Pasquini, Francati, Ateniese. Eluding
@@ -36,11 +41,13 @@ def digests(content: Content, e: Experiment) -> tuple[str, str]:
         KeyError: It has no model.
     """
     units = json.dumps(units_entries(units_of(content)), sort_keys=True)
-    model = hashlib.sha256()
+    work, model = hashlib.sha256(_settings(e) + units.encode()).hexdigest(), hashlib.sha256()
+    if not e.own.trains_network:
+        return digest({name: content[name] for name in content.keys() - {CONFIG, SECURE}}), work
     for name, leaf in sorted(arrays_of(content, ARRAYS).items()):
         model.update(json.dumps([name, str(leaf.dtype), *leaf.shape]).encode())
         model.update((leaf + 0.0).numpy().tobytes())  # of -0.0, the bits of 0.0
-    return hashlib.sha256(_settings(e) + units.encode()).hexdigest(), model.hexdigest()
+    return work, model.hexdigest()
 
 
 @lru_cache(maxsize=1)  # all parties of a process, round after round

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engram.core.arrays import Array
+from engram.tables.effects.profile import OwnEstimate
 from engram.tables.effects.summary import shown_numbers, text_lines
 from engram.tables.site import Rows
 from engram.tables.survival.naming import Naming, name_sites
-from engram.tables.survival.own_intervals import OwnEstimate, own_intervals
+from engram.tables.survival.own_intervals import own_intervals
 from engram.tables.survival.partial import Ties
 from engram.tables.survival.shared_intervals import SharedIntervals, shared_intervals
 from engram.tables.survival.sharing import Sharing, share

@@ -1,6 +1,7 @@
 """A whole secure round in memory, with parties that drop out at any stage."""
 
 import random
+from functools import reduce
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -9,6 +10,7 @@ from engram.guards.secure.party import Party
 from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Session, threshold
 from engram.guards.secure.signatures import Identity
+from engram.guards.secure.wide import add
 
 STAGES = ("advertise", "share", "mask", "agree", "reveal")
 
@@ -75,7 +77,7 @@ class Round:
             party.open(self.for_party(p))
         self.without(gone)
         for p, party in self.there.items():
-            self.masked[p] = self.updates[p] + party.mask(self.updates[p].size)
+            self.masked[p] = add(self.updates[p], party.mask(*self.updates[p].shape))
 
     def agree(self, gone=()):
         self.without(gone)
@@ -90,7 +92,7 @@ class Round:
     def unmask(self):
         return unmask(
             self.terms,
-            sum(self.masked.values(), np.zeros_like(next(iter(self.masked.values())))),
+            reduce(add, self.masked.values()),
             adverts=self.adverts,
             commitments=self.commitments,
             survivors={*self.masked},

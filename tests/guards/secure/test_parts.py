@@ -97,10 +97,10 @@ def test_the_threshold_is_above_the_fraction():
             assert Fraction(least, n) > Fraction(fraction).limit_denominator(100) or least == n
 
 
-@pytest.mark.parametrize("fraction", [0.49, 0.0, 1.0])
-def test_a_fraction_below_one_half_is_refused(fraction):
-    with pytest.raises(ValueError, match=r"secure-threshold must be in \[0.5, 1\)"):
-        threshold(10, fraction)
+def test_a_fraction_below_one_half_is_refused():
+    for fraction in (0.49, 0.0, 1.0):
+        with pytest.raises(ValueError, match=r"secure-threshold must be in \[0.5, 1\)"):
+            threshold(10, fraction)
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])

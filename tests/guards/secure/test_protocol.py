@@ -1,6 +1,7 @@
 """The protocol in memory: the sum is exact whoever drops out, and nobody learns more than it."""
 
 from copy import copy
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from scipy.stats import chisquare
 
 from engram.guards.secure.masks import agreed, mask, pairwise
 from engram.guards.secure.shares import SHARE, join, split
+from engram.guards.secure.wide import narrow, widen
 from engram.settings.errors import Refused
 from tests.guards.secure.parties import STAGES, Round, entropy, session, vectors
 from tests.samples import entry
@@ -40,6 +42,13 @@ def test_the_sum_is_that_of_those_whose_updates_have_come():
             missing = {p for stage in ("advertise", "share", "mask") for p in gone.get(stage, ())}
             expected = modular_sum([x for p, x in updates.items() if p not in missing])
             np.testing.assert_array_equal(found, expected)
+            sizes, rng = np.array([1e-12, 1e-3, 1.0, 1e9, 1e30]), np.random.default_rng(1)
+            wide = {p: sizes * rng.normal(size=5) for p in updates}
+            played = Round(session(7), {p: widen(x) for p, x in wide.items()})
+            found = narrow(played.to("reveal", **gone).unmask())
+            columns = zip(*(x for p, x in wide.items() if p not in missing), strict=True)
+            exact = [float(sum(map(Fraction, column))) for column in columns]
+            np.testing.assert_allclose(found, exact, rtol=1e-15)
 
 
 @pytest.mark.parametrize("stage", ["share", "mask", "agree", "reveal"])

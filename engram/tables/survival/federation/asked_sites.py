@@ -12,7 +12,7 @@ import torch
 
 from engram.core.arrays import Array
 from engram.core.types import Params
-from engram.tables.survival.federation.messages import read_own, read_sums
+from engram.tables.survival.federation.messages import read_own, read_sums, sums_size
 from engram.tables.survival.partial import Sums
 from engram.tables.survival.sharing import Scatter
 from engram.tables.survival.site_effects import Sites
@@ -51,7 +51,9 @@ class AskedSites(Sites):
     def sums(self, coefs: Array) -> Sequence[Sums]:
         """Returns each site's sums at its coefficients, shape (M, d)."""
         answer = self._answer(AT, coefs)
-        return read_sums(answer, *self._size, third="third" in answer)
+        count, dim = self._size
+        third = answer["sums"].shape[1] > sums_size(dim, third=False)
+        return read_sums(answer, count, dim, third=third)
 
     def own(self, scatter: Scatter) -> Array:
         """Returns marks of those apart, and own coefficients, errors and limits, (M, d, 5)."""

@@ -1,15 +1,17 @@
 """Settings of Cox's model between sites."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Literal
 
 from pydantic import Field
 
 from engram.core.checks import Fault, clash
+from engram.guards.facts import ALWAYS, Fact
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import columns_of
 from engram.settings.base import NO_NETWORK, Method, SharedSettings, method
+from engram.settings.conflicts import unfit
 from engram.settings.fields import Float
 
 
@@ -44,7 +46,7 @@ class Cox(Method):
     tables = True
     survival = True
     fits_all_rows = True
-    unread = NO_NETWORK - {"missing"} | {
+    unread = NO_NETWORK - {"missing", "aggregation", "secure_threshold"} | {
         *("num_rounds", "eval_every", "checkpoint_every", "max_weight"),
     }
 
@@ -71,6 +73,12 @@ class Cox(Method):
         "each group of a column of two values",
     )
 
+    @property
+    def facts(self) -> Set[Fact]:
+        """The server sees each site's sums where these are compared, and else their total alone."""
+        compares = {Fact.MEAN} if self.sharing == "adaptive" else set[Fact]()
+        return ALWAYS - compares | {Fact.BOUNDED}
+
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns the concordance index of held-out subjects."""
         del shared
@@ -89,3 +97,4 @@ class Cox(Method):
         for one, other in itertools.pairwise(both):
             yield clash(other, special[other], f"another with {one} = {special[one]}", one)
         yield from self.without_indicators(shared)
+        yield from unfit(shared, self)

@@ -4,17 +4,21 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
+import torch
 
 from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables, shared_by
 from engram.client.memory import MemoryStore
-from engram.client.requests import round_of, split
+from engram.client.requests import Request, round_of, split
 from engram.core.arrays import Array, Bools
 from engram.data.tables.tables import TableData
 from engram.guards.noise import secret_noise
+from engram.guards.places import Sum
+from engram.guards.secure.secure_sum import MASKED
+from engram.guards.secure.wide import WORDS, add, widen
 from engram.scoring.survival_scores import concordant_pairs
 from engram.settings.experiment import Experiment
-from engram.tables.federation.molar_messages import SHARED, SharedEstimate, read_shared
+from engram.tables.federation.molar_messages import SHARED, SITES, SharedEstimate, read_shared
 from engram.tables.federation.site_host import TableHost, reply
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
@@ -26,8 +30,8 @@ from engram.tables.survival.own_intervals import own_intervals
 from engram.tables.survival.partial import likelihood_sums, risk_sets
 from engram.tables.survival.sharing import Scatter, personalize
 from engram.tables.survival.site_effects import site_sums
-from engram.wire.messages import Content
-from engram.wire.wire import floats_record, read_floats
+from engram.wire.messages import Content, Reply
+from engram.wire.wire import CLIENTS, floats_record, read_floats
 
 ENOUGH: Final = 30
 """Events of a site whose estimate alone may stand for it."""
@@ -35,13 +39,15 @@ ENOUGH: Final = 30
 EXPOSED: Final = 5
 """Likewise, in each group of a column of two values."""
 
+_NEVER: Final = -1e30
 _SCORES: Final = ("rows", *(column.name for column in COLUMNS))
 
 
 class CoxSites(TableHost):
     """Hosts clients with subjects, and keeps their baseline hazards.
 
-    Nothing leaves of fewer events than ``least``, nor scores of fewer held-out events.
+    Nothing leaves of fewer events than ``least`` but in masked sums, nor scores of fewer held-out
+    events.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class CoxSites(TableHost):
     ) -> None:
         super().__init__(experiment, data, store, secret_noise, covers=False)
         self.own, self._least = experiment.of(Cox), least
+        self._secure = experiment.aggregation == "secure"
 
     def usable_rows(self, client: int) -> Rows:
         """Returns a client's rows to learn from.
@@ -85,8 +92,9 @@ class CoxSites(TableHost):
             ValueError: Its rows cannot be used, or its events are too few.
         """
         rows, own = self.usable_rows(client), self.own
-        if _events(rows) < self._least:
+        if not self._secure and _events(rows) < self._least:
             few = f"fewer than {self._least} events (least-count), whose sums would tell of each"
+            few += ": set aggregation=secure, for the sum over sites alone"
             raise ValueError(f"it has {few if self._least > 1 else 'no event'}")
         if scatter is not None:
             estimate, error, limits = own_intervals(rows, ties=own.ties, level=own.level)
@@ -110,6 +118,20 @@ class CoxSites(TableHost):
             if len(values) == 2 and min(map(_events, groups)) < EXPOSED:
                 words = f"fewer than {EXPOSED} events in a group of {name}"
                 raise ValueError(f"it has {words}, which are too few {advice}")
+
+    def masked(self, request: Request, reply: Reply, total: Sum) -> Content:
+        """Masks the total of a request's clients; see ``engram.client.hosts.Summed``.
+
+        Raises:
+            ValueError: Some of its clients have no sums.
+        """
+        del request
+        if reasons := reply.content[CLIENTS]["reasons"]:
+            raise ValueError("; ".join(reasons))
+        # No infinity, of coefficients at which there is no likelihood, is added to what is masked.
+        numbers = np.maximum(reply.content[SITES]["sums"].numpy().sum(axis=0), _NEVER)
+        words = add(widen(numbers), total.mask(len(numbers), WORDS))
+        return reply.content | {SITES: {MASKED: torch.from_numpy(words.view(np.int32))}}
 
     def personalize(
         self, client: int, shared: SharedEstimate, number: int, scatter: Scatter | None = None
@@ -155,7 +177,8 @@ class CoxSites(TableHost):
         dim, number, clients = len(self.data.columns), round_of(content), [*clients]
         each, scatter = np.zeros((len(clients), dim)), self._scatter(content)
         if scatter is None:
-            each = shared_by(content, lambda record: read_floats(record, AT, each.shape))
+            size = (1, dim) if self._secure else each.shape  # all sites are asked alike
+            each = each + shared_by(content, lambda record: read_floats(record, AT, size))
         at = dict(zip(clients, each, strict=True))
         found, failed = self._by_client(clients, lambda c: self.answer(c, at[c], scatter))
         sent = (

@@ -18,28 +18,29 @@ from engram.wire.wire import floats_record, read_floats
 _ROUNDING: Final = 1e-8  # of an information's least eigenvalue, relative to its largest
 
 
+def sums_size(dim: int, *, third: bool) -> int:
+    """Returns the numbers of a site's sums: value, events, score, information, and third ones."""
+    return 2 + dim + dim**2 + dim**3 * third
+
+
 def sums_record(sites: Sequence[Sums], dim: int, *, third: bool) -> Params:
-    """Serializes k sites' sums, one array per field, the first axis of which is the site."""
-    k = len(sites)
-    cubes: Params = {}
-    if third:
-        cubes = floats_record(third=np.reshape([one.third for one in sites], (k, dim, dim, dim)))
-    return cubes | floats_record(
-        loglik=np.array([one.loglik for one in sites]),
-        score=np.reshape([one.score for one in sites], (k, dim)),
-        information=np.reshape([one.information for one in sites], (k, dim, dim)),
-        events=np.array([one.events for one in sites]),
-    )
+    """Serializes k sites' sums, a row of numbers each."""
+    rows = list[Array]()
+    for loglik, score, information, events, cube in sites:
+        parts = [loglik, events], score, information, cube if third else []
+        rows.append(np.concatenate([np.ravel(part) for part in parts]))
+    return floats_record(sums=np.reshape(rows, (len(sites), sums_size(dim, third=third))))
 
 
 def read_sums(record: Params, count: int, dim: int, *, third: bool) -> list[Sums]:
     """Reads ``count`` sites' sums from an untrusted sender; their numbers may be anything."""
-    loglik, events = (read_floats(record, name, (count,)).tolist() for name in ("loglik", "events"))
-    score = read_floats(record, "score", (count, dim))
-    information = read_floats(record, "information", (count, dim, dim))
-    cubes = read_floats(record, "third", (count, dim, dim, dim)) if third else [None] * count
-    parts = zip(loglik, score, information, events, cubes, strict=True)
-    return [Sums(*part) for part in parts]
+    found = list[Sums]()
+    for row in read_floats(record, "sums", (count, sums_size(dim, third=third))):
+        (loglik, events), score, information, cube = np.split(row, np.cumsum([2, dim, dim**2]))
+        cubes = cube.reshape(dim, dim, dim) if third else None
+        information = information.reshape(dim, dim)
+        found.append(Sums(float(loglik), score, information, float(events), cubes))
+    return found
 
 
 def read_own(record: Params, count: int, dim: int) -> Array:

@@ -7,12 +7,18 @@ import numpy as np
 import torch
 
 from engram.core.arrays import Array
+from engram.core.method import Update
 from engram.core.types import Params
+from engram.guards.secure.quantize import Words
+from engram.guards.secure.secure_sum import MASKED
+from engram.guards.secure.wide import WORDS, narrow
 from engram.scoring.evaluation import Evaluation
 from engram.scoring.intervals import quantile
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies.running.base import Nodes, Row, strategies
+from engram.strategies.running.screening import Accepted
+from engram.strategies.running.secure_rounds import Exchange
 from engram.strategies.running.site_strategy import read_split, sites_in_words
 from engram.tables.federation.molar_messages import (
     SHARED,
@@ -23,13 +29,14 @@ from engram.tables.federation.molar_messages import (
 )
 from engram.tables.federation.scored_sites import ScoredSites
 from engram.tables.shrinkage import Shared
-from engram.tables.survival.federation.asked_sites import AT, SCATTER, AskedSites, Unanswered
+from engram.tables.survival.federation.asked_sites import SCATTER, AskedSites, Unanswered
 from engram.tables.survival.federation.cox import COLUMNS, Cox
 from engram.tables.survival.federation.messages import (
     impossible_sums,
     read_own,
     read_sums,
     sums_record,
+    sums_size,
 )
 from engram.tables.survival.naming import Naming, name_sites
 from engram.tables.survival.newton import Ascent, NoMaximum, ascend
@@ -38,7 +45,7 @@ from engram.tables.survival.shared_intervals import shared_intervals
 from engram.tables.survival.sharing import Sharing, share
 from engram.wire.messages import EVALUATE, TRAIN, Content, Question, Reply
 from engram.wire.roster import Roster
-from engram.wire.wire import arrays_of, floats_record
+from engram.wire.wire import arrays_of, floats_record, read_array
 
 
 @strategies(Cox.plug_in)
@@ -48,8 +55,9 @@ class CoxExchange(ScoredSites):
     A round asks every site for its sums at the coefficients so far, and takes one of Newton's steps
     by those of all. With adaptive sharing the search for sites that differ, and for the scatter,
     goes on in the same way. A site that does not reply, or sends impossible sums, is left out and
-    warned of; where the usable sites change, all begins anew. After the last round each site
-    computes its baseline hazard, and scores the coefficients.
+    warned of; where the usable sites change, all begins anew. With secure sums the server sees
+    their total alone, as if it were of one site, and sites see to it that they do not change. After
+    the last round each site computes its baseline hazard, and scores the coefficients.
 
     Attributes:
         found: The last round's usable answers, by client.
@@ -61,6 +69,7 @@ class CoxExchange(ScoredSites):
         super().__init__(experiment, roster)
         self._own, self._names = experiment.of(Cox), [*self.sites.columns]
         self.found: dict[int, Any] = {}
+        self.masks = experiment.aggregation == "secure"
         self._compute({})
 
     def _compute(self, arrays: Params) -> None:
@@ -71,7 +80,8 @@ class CoxExchange(ScoredSites):
         """
         own, names, dim = self._own, self._names, len(self._names)
         self._there: list[int] = arrays["clients"].tolist() if arrays else []
-        self._answers = sites = AskedSites(count := len(self._there), dim, arrays)
+        count = min(len(self._there), 1) if self.masks else len(self._there)
+        self._answers = sites = AskedSites(count, dim, arrays)
         self._compared: tuple[Naming, Sharing] | None = None
         self._ascent, self._over = Ascent.begin(np.zeros(dim)), False
         try:
@@ -100,10 +110,12 @@ class CoxExchange(ScoredSites):
         self.scored = None
         self._compute(arrays)
         kind, question = self._next.kind, self._next.question
+        config = {**config, "most-examples": 1}  # whose sites count alike
         rows, other = dict(zip(self._there, question, strict=False)), np.zeros(len(self._names))
 
         def ask(clients: list[int]) -> dict[str, Params]:
-            own = question if kind == SCATTER else np.stack([rows.get(c, other) for c in clients])
+            alike = kind == SCATTER or self.masks
+            own = question if alike else np.stack([rows.get(c, other) for c in clients])
             return {SHARED: {kind: torch.from_numpy(own)}}
 
         return self.questions(TRAIN, server_round, config, grid, ask)
@@ -121,18 +133,45 @@ class CoxExchange(ScoredSites):
         self.found, self.left_out = {}, {}
         self.left_out |= self.gather(server_round, replies, self._read)
         self.check_enough(len(self.found))
-        clients, told, asked = sorted(self.found), self._answers.record, self._next
-        answers, dim = [self.found[client] for client in clients], len(self._names)
+        answers = [self.found[client] for client in sorted(self.found)]
+        if self._next.kind == SCATTER:
+            record = floats_record(own=np.stack(answers))
+        else:
+            record = sums_record(answers, len(self._names), third=self._own.firth)
+        return self._learn(server_round, sorted(self.found), record)
+
+    def read_part(self, sites: Exchange, party: int, content: Content) -> Accepted:
+        """Reads a node's masked sums, which are of all its clients."""
+        clients, shape = (
+            sites.clients[party],
+            (sums_size(len(self._names), third=self._own.firth), WORDS),
+        )
+        words = read_array(arrays_of(content, SITES)[MASKED], shape, torch.int32)
+        return Accepted(clients, [Update({MASKED: words}, 0, len(clients))], [], {}, "")
+
+    def learn_sum(
+        self, sites: Exchange, trained: Mapping[int, Accepted], total: Words
+    ) -> tuple[Params, Row]:
+        """Takes the next step by the sum over sites; returns and raises as ``aggregate_train``."""
+        clients = sorted(client for each in trained.values() for client in each.clients)
+        away = self.gather(sites.session.number, (), self._read)
+        for party, why in sites.lost.items():
+            away |= dict.fromkeys(sites.clients[party], why.reason if why else "no reply")
+        self.left_out = {client: why for client, why in away.items() if client not in clients}
+        self.check_enough(len(clients))
+        record = floats_record(sums=narrow(total)[None])
+        (found,) = read_sums(record, 1, len(self._names), third=self._own.firth)
+        if why := impossible_sums(found, sum(self.sites.rows[client] for client in clients)):
+            raise RunStopped(f"the sites' total is impossible: {why}")
+        return self._learn(sites.session.number, clients, record)
+
+    def _learn(self, server_round: int, clients: list[int], record: Params) -> tuple[Params, Row]:
+        """Takes the next step by the clients' answers to the last question."""
+        told, asked = self._answers.record, self._next
         if clients != self._there:
             told = {"clients": torch.tensor(clients)}
         if clients == self._there or not asked.question.any():  # else it was another's question
-            third, sums = self._own.firth, asked.kind == AT
-            record = (
-                sums_record(answers, dim, third=third)
-                if sums
-                else floats_record(own=np.stack(answers))
-            )
-            AskedSites(len(clients), dim, told).add(asked, record)
+            AskedSites(len(clients), len(self._names), told).add(asked, record)
         self._compute(told)
         self.state, state = {"done": torch.full((1,), float(self._over))}, self._ascent
         row: Row = {"sites": len(clients), "left-out": len(self.left_out)}

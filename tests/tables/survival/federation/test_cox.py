@@ -5,19 +5,25 @@ import pandas as pd
 import pytest
 
 import engram
+from engram.client.hosts import host_of
 from engram.client.memory import RamStore
 from engram.compare.reports.base import plots_of
 from engram.data.tables.tables import table_data
+from engram.guards.secure.secure_sum import MASKED
+from engram.guards.secure.wide import narrow
 from engram.home.predicting import predict
 from engram.runs.run import Run
 from engram.server.run import run as run_on
-from engram.settings.errors import DataError, RunStopped
+from engram.settings.errors import DataError, Refused, RunStopped
+from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
 from engram.tables import CoxRegressor, survival_target
 from engram.tables.site import Rows
 from engram.tables.survival.baseline import baseline_hazard
 from engram.tables.survival.federation.host import CoxSites
 from engram.tables.survival.federation.report import site_table
+from engram.tables.survival.newton import fit
+from tests.guards.secure.test_secure import Between
 from tests.support import small
 from tests.tables.federation.sites import odd, with_arrays
 from tests.tables.survival.figures import HERE, figures, rows_of
@@ -134,15 +140,71 @@ def test_small_and_lying_sites_are_left_out_by_name(tmp_path):
     np.testing.assert_allclose(found["shared"]["coef"], model.coef_, rtol=1e-8)
 
     def lies(client, reply):
-        sums = reply.content["sites"]
-        name, factor = {3: ("information", -1.0), 4: ("events", 1e6)}.get(client, ("events", 1.0))
-        changed = with_arrays(reply, **{name: sums[name].numpy() * factor})
-        return None if client == 5 else changed
+        sums, dim = reply.content["sites"]["sums"].numpy().copy(), len(figure["columns"])
+        sums[:, 1] *= 1e6 if client == 4 else 1  # events
+        sums[:, 2 + dim :] *= -1 if client == 3 else 1  # information
+        return None if client == 5 else with_arrays(reply, sums=sums)
 
     found, _ = run(tmp_path / "lies", e, grid=odd(lies), least=1)
     assert found["left-out"]["3"] == "its information is none of a likelihood"
     assert "events of" in found["left-out"]["4"]
     assert found["left-out"]["5"] == "no reply"
+
+
+class Leaves(Between):
+    """A host of whose sites the first is gone after an exchange."""
+
+    def train(self, requests):
+        found = super().train(requests)
+        self._out = {0}
+        return found
+
+
+def test_a_site_with_four_events_takes_part_in_secure_sums_alone(tmp_path):
+    sites = draw_sites([COEF] * 4, 80)
+    four = sites[3].event & (np.cumsum(sites[3].event) <= 4)
+    sites[3] = sites[3]._replace(event=four)
+    parts = [pd.DataFrame({"a": s.x[:, 0], "b": s.x[:, 1], "time": s.y, "event": s.event * 1,
+                           "site": f"s{m}"}) for m, s in enumerate(sites)]  # fmt: skip
+    pd.concat(parts).to_csv(tmp_path / "rows.csv", index=False)
+    schema = 'columns.time = {role = "time"}\ncolumns.event = {role = "event"}'
+    given = {"method": "cox", "dataset": f"csv:{tmp_path / 'rows.csv'}", "task_column": "site",
+             "test_fraction": 0, "num_clients": 4, "schema": schema}  # fmt: skip
+    asked, between = given | {"aggregation": "secure"}, []
+
+    def run_here(e, folder, stands=Between):
+        def through(host):
+            between.append(stands(host))
+            return between[-1]
+
+        def opens(opening):
+            return host_of(opening._replace(least_scored=5))
+
+        return simulate(e, folder, through=through, opens=opens)
+
+    words = "it has fewer than 5 events (least-count), whose sums would tell of each: "
+    words += "set aggregation=secure, for the sum over sites alone"
+    plain = run_here(small(**given), tmp_path / "plain")
+    assert plain["left-out"] == {"3": words}
+    for firth in (True, False):
+        found = run_here(small(**asked, firth=firth), tmp_path / f"secure-{firth}")
+        wanted = fit(sites, penalized=firth)
+        assert (found["sites"], found["left-out"], found["settled"]) == (4, {}, True)
+        assert found["events"] == wanted.sums.events == sum(s.event.sum() for s in sites)
+        np.testing.assert_allclose(found["shared"]["coef"], wanted.coef, rtol=1e-12)
+        np.testing.assert_allclose(found["shared"]["error"], wanted.standard_error, rtol=1e-12)
+        assert found["loglik"] == pytest.approx(wanted.sums.loglik, rel=1e-13)
+    sent = [reply.content["sites"] for stage, reply in between[-1].replies if stage == "train"]
+    assert all({*each} == {MASKED} for each in sent)
+    masked = narrow(sent[3][MASKED].numpy().view(np.uint32))
+    assert (np.abs(masked) > 1e30).all()  # of uniform words, and not of a log-likelihood
+    other = tmp_path / "other"
+    with pytest.raises(RunStopped, match="sites of a sum must be those of the first sum of"):
+        run_here(small(**asked), other, stands=Leaves)
+    found = run_here(small(**asked, resume=str(other)), other)
+    np.testing.assert_allclose(found["shared"]["coef"], wanted.coef, rtol=1e-12)
+    with pytest.raises(Refused, match="needs that the server takes the mean of updates alone"):
+        small(**asked, sharing="adaptive")
 
 
 def test_sharing_and_naming_between_nodes_are_those_of_all_rows(tmp_path):
