@@ -1,5 +1,6 @@
 """Clients' memories on disk."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -205,8 +206,8 @@ def _named(path: Path) -> Iterator[None]:
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
     name = re.compile(rf"{prefix}(0|[1-9]\d{{0,17}}){re.escape(suffix)}", re.ASCII)
-    found = ((name.fullmatch(path.name), path) for path in folder.glob(f"{prefix}*{suffix}"))
-    return {int(match[1]): path for match, path in found if match}
+    there = os.listdir(folder) if folder.is_dir() else ()
+    return {int(match[1]): folder / match[0] for match in map(name.fullmatch, there) if match}
 
 
 def _label(client: int, version: int, what: str = _MEMORY) -> str:

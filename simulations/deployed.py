@@ -270,13 +270,12 @@ class Attempt:
 def _watch(
     folder: Path, on_round: Callable[[dict[str, Any]], None], goes_on: Callable[[], bool]
 ) -> None:
-    rows = Run(folder).rows()
-    reported = rows[-1]["round"] - 1 if rows else -1
-    more = True
+    run = Run(folder)  # one, which reads a file again only when it has changed
+    reported, more = _recorded(folder) - 1, True
     while more:
         time.sleep(_LOOK)
         more = goes_on()
-        for row in Run(folder).rows():
+        for row in run.rows():
             if row["round"] > reported:
                 on_round(row)
                 reported = row["round"]
@@ -295,11 +294,9 @@ def _results(folder: Path) -> dict[str, Any] | None:
 def _finished(folder: Path, experiment: Experiment, before: dict[str, Any] | None) -> bool:
     """Whether a run has had its rounds, or has ended early since it had the results ``before``."""
     found = _results(folder)
-    if found is None:
-        return False
-    return found["rounds"] >= experiment.rounds or ("over" in found and found != before)
+    ended = found is not None and "over" in found and found != before
+    return ended or (found is not None and found["rounds"] >= experiment.rounds)
 
 
 def _recorded(folder: Path) -> int:
-    rows = Run(folder).rows()
-    return int(rows[-1]["round"]) if rows else -1
+    return int(Run(folder).last_row.get("round", -1))

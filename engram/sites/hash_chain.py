@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -100,7 +100,7 @@ class Chain:
         """
         lines, last, number, before = list[dict[str, Any]](), NOTHING, 0, self.file
         suspects = dict[int, Path]()  # lines of which the first fault is, and their files
-        for path in self._files():
+        for path in filter(Path.exists, (*self._older(), self.file)):
             for raw in _lines(path):
                 line, hashed = _parsed(raw)
                 counts = line.get("line") == number + 1
@@ -124,27 +124,26 @@ class Chain:
     def _older(self) -> list[Path]:
         return sorted(self.folder.glob(f"{self.name}-*.jsonl")) if self._largest else []
 
-    def _files(self) -> list[Path]:
-        return [path for path in (*self._older(), self.file) if path.exists()]
+    def _newest(self) -> Iterator[Path]:
+        yield self.file
+        yield from reversed(self._older())  # looked for only where that has no line yet
 
     def _last(self) -> bytes:
-        for path in reversed(self._files()):
-            with path.open("rb") as file:
+        for path in self._newest():
+            with suppress(FileNotFoundError), path.open("rb") as file:
                 if found := _whole(_end_of(file))[:-1].rpartition(b"\n")[2]:
                     return found
         return b""
 
     def _heal(self) -> int:
         """Removes bytes after the last whole line of the file; returns their number."""
-        if not self.file.exists():
-            return 0
-        with self.file.open("rb+") as file:
+        with suppress(FileNotFoundError), self.file.open("rb+") as file:
             end = _end_of(file)
-            lost = len(end) - len(_whole(end))
-            if lost:
+            if lost := len(end) - len(_whole(end)):
                 file.truncate(file.seek(0, os.SEEK_END) - lost)
                 os.fsync(file.fileno())
-        return lost
+            return lost
+        return 0
 
     def _add(self, follow: Callable[[Fields], Fields | None]) -> tuple[dict[str, Any], str] | None:
         last, hashed = _parsed(self._last())

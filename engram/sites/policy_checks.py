@@ -20,6 +20,7 @@ from engram.data.schema.declared import declare
 from engram.data.source import HUB, Source
 from engram.data.tables.table_summary import SCHEMA
 from engram.guards.calibration import noise_multiplier
+from engram.guards.facts import Fact
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import Refused, brief, few
 from engram.settings.experiment import Experiment
@@ -156,7 +157,7 @@ def least_drawn(policy: Policy, e: Experiment) -> int:
 
     Noise of a smaller multiplier than 1 does not: a run may ask for as little as it likes.
     """
-    noisy = (e.hides_rows or e.covers_clients) and noise_multiplier(e) >= 1
+    noisy = {Fact.ROWS, Fact.COVERED} & e.facts and noise_multiplier(e) >= 1
     return 0 if noisy or not e.own.trains_network else policy.least_drawn
 
 

@@ -27,7 +27,7 @@ COUNTED: Final = {
     "failures": "Messages that it has refused, or that its worker did not survive",
 }
 
-_LOOK = 0.2  # seconds between looks whether work is to end
+_LOOK = 0.5  # seconds between looks whether work is to end
 
 
 class Answering:
@@ -92,8 +92,7 @@ class Answering:
                 why = f"this site's policy allows {seconds:g} s of work for a round"
                 self._end(task, since, why)
                 return Answer({}, (), "refused", f"{why}, which it has taken")
-            if task.cancelled.is_set() or now > task.until:
-                late = now > task.until
+            if (late := now > task.until) or task.cancelled.is_set():
                 why = "its round is over" if late else "nobody waits for it any more"
                 self._end(task, since, why)
                 task.cancelled.set()

@@ -83,7 +83,8 @@ class Connection:
             Lost: The call has ended otherwise than well, or stands still.
         """
         try:
-            return await asyncio.wait_for(awaited, seconds)
+            async with asyncio.timeout(seconds):
+                return await awaited
         except grpc.aio.AioRpcError as error:
             raise Lost(error.code(), str(error.details())) from error
         except (asyncio.InvalidStateError, grpc.aio.BaseError) as error:

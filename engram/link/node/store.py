@@ -120,7 +120,6 @@ class Store:
         blob = content if isinstance(content, Blob) else Blob.write(place, content, self.key)
         said = {"settings": dict(settings), "error": "", "reason": ""}
         frame = pack("reply", mark=ask.mark, digest=blob.digest, size=blob.size, **said)
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
         (place / _REPLY).write_bytes(frame)  # what a power cut takes is worked on once more
         for path in place.iterdir():
             if path.name not in (_REPLY, blob.path.name):
@@ -155,9 +154,9 @@ def _hashed(text: str) -> str:
 
 def _keep_newest(last: Path, most: int) -> None:
     """Removes all but the newest entries of a folder, one of which has just changed."""
-    now = time.time_ns()
-    os.utime(last, ns=(now, now))  # the system's own times are too coarse
-    others = [path for path in last.parent.iterdir() if path != last]
-    others.sort(key=lambda path: path.stat().st_mtime_ns)
-    for old in others[: max(0, len(others) + 1 - most)]:
-        shutil.rmtree(old, ignore_errors=True)
+    os.utime(last, ns=(time.time_ns(),) * 2)  # the system's own times are too coarse
+    if len(names := os.listdir(last.parent)) > most:
+        others = [last.with_name(name) for name in names if name != last.name]
+        others.sort(key=lambda path: path.stat().st_mtime_ns)
+        for old in others[: len(names) - most]:
+            shutil.rmtree(old, ignore_errors=True)

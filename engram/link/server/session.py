@@ -82,7 +82,8 @@ class Session:
             while True:
                 pack = await self._outbox.get()
                 self._queued.discard(pack)
-                await asyncio.wait_for(context.write(pack()), stall)
+                async with asyncio.timeout(stall):
+                    await context.write(pack())
         except Ended as ended:
             code, reason = ended.args
             return code, reason
