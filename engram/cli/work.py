@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         new_tuning as new_tuning,
         run_tuning as run_tuning,
         show_tuning as show_tuning,
+        with_best as with_best,
     )
     from engram.tune.folder import Tuning as Tuning
     from engram.wire.tensors import tensors_to_bytes as tensors_to_bytes

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engram.arguments import REFERENCES, arguments
+from engram.cli import work
 from engram.cli.progress import Execute, check_all, run_all
 from engram.client.hosts import Engine, Opening, host_of
 from engram.client.memory import RamStore
@@ -19,8 +20,6 @@ from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.files import replace_file
-from engram.tune.command import new_tuning, run_tuning, with_best
-from engram.tune.folder import Tuning
 
 
 def begin_comparison(
@@ -46,7 +45,7 @@ def begin_comparison(
     check_all("runs", [partial(host_of, opening) for opening in openings], progress)
     if tuned is not None:
         trials, of_each = tuned[0], tuned[1] or seeds
-        tuning = new_tuning(each, [], trials, of_each, after=seeds, progress=progress)
+        tuning = work.new_tuning(each, [], trials, of_each, after=seeds, progress=progress)
     make_folder(folder)
     runs = {name: experiment.to_config() for name, experiment in plan.items()}
     written = {"engine": engine, "references": [*references], "runs": runs}
@@ -81,19 +80,19 @@ def go_on(
     again = again or f"engram compare --resume {shlex.quote(str(folder))}"
     engine, plan = _recorded(folder, rows := {} if source is None else {"dataset": source})
     if (place := folder / TUNING).is_dir():
-        tuning = Tuning.open(place)
+        tuning = work.Tuning.open(place)
         tuning = tuning._replace(
             fixed={name: {**own, **rows} for name, own in tuning.fixed.items()}
         )
-        best = run_tuning(tuning, place, again, processes=processes, progress=progress)
-        plan = with_best(plan, best)
-    work = {}
+        best = work.run_tuning(tuning, place, again, processes=processes, progress=progress)
+        plan = work.with_best(plan, best)
+    runs = {}
     for name, experiment in plan.items():
         part = folder / name
         if begun := is_run(part):
             Run.open(part).check_rows()
-        work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
-    stopped = run_all(work, execute(engine), again, shown=progress)
+        runs[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
+    stopped = run_all(runs, execute(engine), again, shown=progress)
     references = read_plan(folder)["references"]
     write_references(folder, plan.values(), references, again, shown=progress)
     return stopped

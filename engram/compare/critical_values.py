@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from engram.scoring.intervals import LEVEL
 
@@ -52,7 +52,7 @@ def of_clients(methods: int, clients: int) -> Reals:
         One for each of ``ALPHAS``, which Bonferroni divides among the pairs.
     """
     pairs = methods * (methods - 1) / 2
-    return np.asarray(t.isf(ALPHAS / (2 * pairs), clients - 1))
+    return np.asarray(-stdtrit(clients - 1, ALPHAS / (2 * pairs)))
 
 
 @lru_cache
@@ -67,7 +67,7 @@ def of_seeds(methods: int, seeds: int) -> Reals:
     Returns:
         One for each of ``ALPHAS``.
     """
-    least = np.asarray(t.isf(ALPHAS / 2, seeds - 1))  # where one method varies
+    least = np.asarray(-stdtrit(seeds - 1, ALPHAS / 2))  # where one method varies
     if methods == 2:
         return least
     z = np.random.default_rng(0).standard_normal((_DRAWS, methods, seeds), dtype=np.float32)

@@ -171,18 +171,20 @@ def _l_bfgs(x: Array, y: Array, theta: Array, strength: float) -> Array:
     ridge = np.full((len(theta), 1), strength * (1 + (theta.shape[1] == 2)))
     ridge[-1] = 0
 
-    def objective(flat: Array) -> tuple[float, Array]:
+    slope = np.empty(theta.size)  # at the coefficients whose loss was last asked for
+
+    def objective(flat: Array) -> float:
         own = flat.reshape(theta.shape)
         logits = x @ own
         logits -= logits.max(1, keepdims=True)
         shares = np.exp(logits)
         sums = shares.sum(1, keepdims=True)
         loss = (np.log(sums).sum() - np.vdot(logits, of_class)) / len(y)
-        slope = x.T @ (shares / sums - of_class) / len(y) + ridge * own
-        return loss + np.vdot(ridge * own, own) / 2, slope.ravel()
+        slope[:] = (x.T @ (shares / sums - of_class) / len(y) + ridge * own).ravel()
+        return float(loss + np.vdot(ridge * own, own) / 2)
 
     how = {"maxiter": _STEPS, "gtol": 1e-4, "ftol": 64 * np.finfo(float).eps}
-    found = minimize(objective, theta.ravel(), jac=True, method="L-BFGS-B", options=how)
+    found = minimize(objective, theta.ravel(), jac=lambda _: slope, method="L-BFGS-B", options=how)
     return np.asarray(found.x.reshape(theta.shape))
 
 
@@ -206,5 +208,7 @@ FITS: Final[dict[str, Callable[..., Iterator[_Predicts]]]] = {
 
 
 def _best(task: Task, models: Sequence[_Predicts], x: Array, y: torch.Tensor) -> _Predicts:
-    losses = [scored(task.metric, torch.from_numpy(model(x)).float(), y) for model in models]
-    return models[int(np.argmin([np.inf if value is None else value for value in losses]))]
+    outputs = torch.from_numpy(np.stack([model(x) for model in models])).float()
+    counted = torch.ones(len(models), len(y), dtype=torch.bool)
+    losses = measure(task.metric, outputs, y.expand(len(models), *y.shape), counted).numpy()
+    return models[int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))]

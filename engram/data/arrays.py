@@ -154,7 +154,7 @@ def _digests(x: Any, y: _Array) -> list[int]:
     if has_lazy(x):
         return []
     leaves = [y, *tree_leaves(x)]
-    return [hash(b"".join(leaf[row].tobytes() for leaf in leaves)) for row in range(len(y))]
+    return [hash(b"".join([part.tobytes() for part in row])) for row in zip(*leaves, strict=True)]
 
 
 def pieces(rows: _Array, ends: _Array) -> list[_Array]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 from engram.cohort.trainer.client_memory import Memory
 from engram.core.method import Slots
@@ -43,11 +43,9 @@ class Scorer:
     def blocks(self, clients: Sequence[int], memories: Sequence[Memory]) -> list[list[int]]:
         """Returns blocks of clients that are scored together, by position."""
         # Clients that fine-tune on as many rows, and keep the same slots.
-        alike: dict[tuple[int, *tuple[Hashable, ...]], list[int]] = {}
+        alike: dict[tuple[int, bool, Hashable], list[int]] = {}
         for i, (client, memory) in enumerate(zip(clients, memories, strict=True)):
-            leaves, form = tree_flatten(memory.kept)
-            shapes = tuple(leaf.shape for leaf in leaves)
-            key = self.models.drawn(client), memory.trained, str(form), shapes
+            key = self.models.drawn(client), memory.trained, memory.form
             alike.setdefault(key, []).append(i)
         models = self.models
         splits = [split for split in (models.data.test, models.data.validation) if split]

@@ -291,16 +291,13 @@ class ServedModels:
         self, serve: Mapping[Named, Answer], queries: Queries
     ) -> tuple[dict[Named, Outputs], Tensor]:
         """Returns the outputs (c, q, ...) of each model, and the targets (c, q, ...)."""
-        outputs: dict[Named, list[Outputs]] = {which: [] for which in serve}
-        targets = []
+        parts, targets = list[dict[Named, Outputs]](), []
         for rows in self._in_blocks(queries.rows):
             x, y = queries.split.take(rows)
             targets.append(y)
-            for which, served in serve.items():
-                outputs[which].append(served(x))
-        said = {
-            which: tree_map(lambda *x: torch.cat(x, 1), *parts) for which, parts in outputs.items()
-        }
+            each = {answer: answer(x) for answer in dict.fromkeys(serve.values())}
+            parts.append({which: each[answer] for which, answer in serve.items()})
+        said: dict[Named, Outputs] = tree_map(lambda *x: torch.cat(x, 1), *parts)
         return said, torch.cat(targets, dim=1)
 
     def _in_blocks(self, rows: Tensor) -> Sequence[Tensor]:

@@ -164,9 +164,9 @@ def _built(
 def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps: int) -> int | None:
     y = torch.zeros(_ROWS, dtype=torch.int64 if e.task == "classification" else torch.float32)
     batch = tree_map(lambda leaf: leaf.to(_NOWHERE), (example(kind.inputs, _ROWS), y))
+    made = partial(_built, e, _without_values(model), kind.outputs)
     try:
         with torch.device(_NOWHERE):
-            made = partial(_built, e, _without_values(model), kind.outputs)
             each = gradients_of(made, shapes.work, batch)
     except Exception:  # of any method that looks at values, which meta tensors lack: not counted
         return None
