@@ -13,19 +13,20 @@ _KINDS: Final = {".csv": "csv", ".xlsx": "xlsx", ".npz": "npz"}
 
 @dataclass(frozen=True)
 class MolarRegressionSettings(StudySettings):
-    """Multitask linear regression: Figures 2, 3, 8, 9 of the MOLAR paper (Sec. 4.1).
+    """Multitask linear regression: Figures 2, 3, 7, 8, 9 of the MOLAR paper.
 
     The l1 error of MOLAR and of other estimators for growing numbers of rows,
     of tasks, and of coefficients in which tasks differ (2); with correlated
     covariates and unequal sizes (8); compared with debiasing around the median
-    (9); and MOLAR's error for growing numbers of coefficients (3).
+    (9); and MOLAR's error for growing numbers of coefficients (3), and for other
+    thresholds (7).
     """
 
     figures: tuple[int, ...] = option(
         (2, 3, 8),
         metavar="N",
         among="engram.tables.studies.regression_trials:FIGURES",
-        help="2, 3, 8 or 9; may be repeated.",
+        help="2, 3, 7, 8 or 9; may be repeated.",
     )
     trials: int = option(10, metavar="N", least=1, most=10_000, help="Trials of each figure.")
 
