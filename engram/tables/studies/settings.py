@@ -11,6 +11,18 @@ from engram.studies.settings import StudySettings, argument, option
 _KINDS: Final = {".csv": "csv", ".xlsx": "xlsx", ".npz": "npz"}
 
 
+def table_source(path: Path) -> Source:
+    """Returns a table's file as a data set: ``csv:PATH`` or ``npz:PATH``."""
+    return Source(f"{_KINDS[path.suffix.lower()]}:{path}")
+
+
+def _table_faults(path: Path, task: str, target: str) -> Iterator[str]:
+    if path.suffix.lower() not in _KINDS:
+        yield f"TABLE must be a .csv, .xlsx or .npz file, got {path}"
+    if task == target:
+        yield f"--task and --target must be different columns, got {task!r} for both"
+
+
 @dataclass(frozen=True)
 class MolarRegressionSettings(StudySettings):
     """Multitask linear regression: Figures 2, 3, 7, 8, 9 of the MOLAR paper.
@@ -33,14 +45,31 @@ class MolarRegressionSettings(StudySettings):
 
 @dataclass(frozen=True)
 class MolarBanditSettings(StudySettings):
-    """Multitask contextual bandits: Figure 4 of the MOLAR paper (Sec. 4.1).
+    """Multitask contextual bandits: Figures 4, 5, 6, 10 of the MOLAR paper.
 
     The regret of MOLARB and of four other policies, in 20 bandits with 3 arms
-    whose 30 coefficients differ from each other in few.
+    whose 30 coefficients differ from each other in few (4), or on a table such
+    as PISA's, where the arms are two rows of a task (5; Figure 6 has all tasks);
+    and of MOLARB for other first batches, thresholds and histories (10).
     """
 
+    figure: int = option(
+        4, metavar="N", among="engram.tables.studies.bandit:FIGURES", help="4, 5 or 10."
+    )
+    table: Path | None = option(
+        None, metavar="TABLE", help="Of Figure 5: a .csv or .xlsx file with a header, or .npz."
+    )
+    task: str = option("", metavar="COLUMN", help="Of the table: each row's task (country).")
+    target: str = option("", metavar="COLUMN", help="Of the table: the values to choose by.")
     horizon: int = option(5000, metavar="T", least=1, most=10**8, help="Rounds of a trial.")
     trials: int = option(20, metavar="N", least=1, most=10_000, help="Number of random trials.")
+
+    def problems(self) -> Iterator[str]:
+        """Names a figure without its table, or a table without its figure or columns."""
+        if (self.figure == 5) != (self.table is not None):
+            yield f"--table is of --figure 5, and only of that, got figure {self.figure}"
+        if self.table is not None:
+            yield from _table_faults(self.table, self.task, self.target)
 
 
 @dataclass(frozen=True)
@@ -105,10 +134,7 @@ class MolarTableSettings(StudySettings):
 
     def problems(self) -> Iterator[str]:
         """Names a file of another kind, and options that do not go together."""
-        if self.path.suffix.lower() not in _KINDS:
-            yield f"TABLE must be a .csv, .xlsx or .npz file, got {self.path}"
-        if self.task == self.target:
-            yield f"--task and --target must be different columns, got {self.task!r} for both"
+        yield from _table_faults(self.path, self.task, self.target)
         if self.soft and not self.paper:
             yield "--soft needs --paper: adaptive MOLAR has no such choice"
         if self.intervals != "honest" and not self.paper:
@@ -132,4 +158,4 @@ class MolarTableSettings(StudySettings):
     @property
     def source(self) -> Source:
         """The table as a data set: ``csv:PATH`` or ``npz:PATH``."""
-        return Source(f"{_KINDS[self.path.suffix.lower()]}:{self.path}")
+        return table_source(self.path)
