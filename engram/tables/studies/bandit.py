@@ -42,7 +42,6 @@ _CAPTION: Final = """\
 Cumulative regret of the tasks with the largest, the middle and the smallest
 probability of activation, and the mean over all tasks: mean over trials ± half
 the 95 % interval; and the latter beside OLSB's"""
-_TUNED_CAPTION: Final = "; each policy with the constant by which it regrets least"
 TASKS: Final = 20
 DIM: Final = 30
 ARMS: Final = 3
@@ -74,26 +73,21 @@ POLICIES: Final = {
     "robust-multitask": Player("RMB", robust_multitask_bandit()),
     "molar": Player("MOLARB", molar_bandit(sigma=SIGMA)),
 }
-_TUNED: Final[dict[str, tuple[str, Callable[..., TaskBandit[Any, Any]]]]] = {
-    "lasso": ("LASSOB", lasso_bandit),
-    "trace-norm": ("TNB", trace_norm_bandit),
-    "robust-multitask": ("RMB", robust_multitask_bandit),
-    "molar": ("MOLARB", partial(molar_bandit, option="soft")),
+_TUNED: Final[dict[str, Callable[..., TaskBandit[Any, Any]]]] = {
+    "LASSOB": lasso_bandit,
+    "TNB": trace_norm_bandit,
+    "RMB": robust_multitask_bandit,
+    "MOLARB": partial(molar_bandit, option="soft"),
 }
 _HISTORIES: Final[tuple[History, ...]] = ("batch", "all")
 FIGURES: Final = {
     4: POLICIES,
     5: _OLS
-    | {
-        f"{name}-{c:g}": Player(title, make(c=c))
-        for (name, (title, make)), c in product(_TUNED.items(), GRID)
-    },
+    | {f"{t} {c:g}": Player(t, make(c=c)) for (t, make), c in product(_TUNED.items(), GRID)},
     10: _OLS
     | {
-        f"molar-{c:g}-{first}-{kept}": Player(
-            f"c = {c:g}, |H0| = {first}, {kept}",
-            molar_bandit(c=c / SIGMA, sigma=SIGMA, history=kept),
-            first,
+        (name := f"c = {c:g}, |H0| = {first}, {kept}"): Player(
+            name, molar_bandit(c=c / SIGMA, sigma=SIGMA, history=kept), first
         )
         for c, first, kept in product((0.175, 0.35, 0.5, 1.0), (1, 5, 10), _HISTORIES)
     },
@@ -217,9 +211,8 @@ def report(settings: MolarBanditSettings, done: Sequence[Row]) -> Report:
     best = {players[name].title: name for name in sorted(means, key=means.__getitem__)[::-1]}
     shown = [row for row in rows if row["policy"] in best.values() and row["task"] in _SHOWN]
     drawn = [row for row in done if row["policy"] in best.values()]
-    caption = _CAPTION + _TUNED_CAPTION * (settings.figure == 5)
     pictures = {"regret.png": _draw(drawn, players)}
-    return Report([caption, _table(shown, players)], {"rows": rows}, pictures)
+    return Report([_CAPTION, _table(shown, players)], {"rows": rows}, pictures)
 
 
 def summarize(done: Sequence[Row]) -> list[Row]:
@@ -231,8 +224,9 @@ def summarize(done: Sequence[Row]) -> list[Row]:
     rows: list[Row] = []
     named = done[0].get("activation", {})
     activation = np.array([*named.values()] or ACTIVATION)
-    places = {task: [m] for task, m in tasks_shown(activation).items()}
-    places |= {"mean": [*range(len(activation))]} | {task: [m] for m, task in enumerate(named)}
+    places = {task: [m] for m, task in enumerate(named)}
+    places |= {task: [m] for task, m in tasks_shown(activation).items()}
+    places["mean"] = [*range(len(activation))]
     final = {  # by policy, of trials and tasks
         name: np.array([trial["errors"] for trial in trials])
         for (name,), trials in grouped(done, "policy").items()

@@ -25,7 +25,7 @@ _ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # keys of random streams
 _COMPARED: Final = ("ols", "lasso", "pool", "rm", "molar-soft", "molar")
 _TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
 SCALES: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
-"""Values of c_gamma / sigma: J.1's grid, since the text does not name those of Figures 7 and 5."""
+"""Values of c_gamma / sigma in Figure 7: J.1's grid, since the text names none."""
 
 
 class Evidence(NamedTuple):

@@ -49,15 +49,16 @@ class MolarBanditSettings(StudySettings):
 
     The regret of MOLARB and of four other policies, in 20 bandits with 3 arms
     whose 30 coefficients differ from each other in few (4), or on a table such
-    as PISA's, where the arms are two rows of a task (5; Figure 6 has all tasks);
-    and of MOLARB for other first batches, thresholds and histories (10).
+    as PISA's, where the arms are two rows of a task, and each policy has its
+    best constant (5; results.json has all tasks, as Figure 6); and of MOLARB for
+    other first batches, thresholds and histories (10).
     """
 
     figure: int = option(
         4, metavar="N", among="engram.tables.studies.bandit:FIGURES", help="4, 5 or 10."
     )
     table: Path | None = option(
-        None, metavar="TABLE", help="Of Figure 5: a .csv or .xlsx file with a header, or .npz."
+        None, metavar="TABLE", help="Of --figure 5: a .csv or .xlsx file with a header, or .npz."
     )
     task: str = option("", metavar="COLUMN", help="Of the table: each row's task (country).")
     target: str = option("", metavar="COLUMN", help="Of the table: the values to choose by.")
@@ -67,7 +68,8 @@ class MolarBanditSettings(StudySettings):
     def problems(self) -> Iterator[str]:
         """Names a figure without its table, or a table without its figure or columns."""
         if (self.figure == 5) != (self.table is not None):
-            yield f"--table is of --figure 5, and only of that, got figure {self.figure}"
+            given = f"--figure {self.figure} and {self.table or 'no table'}"
+            yield f"--table must be given with --figure 5, and with no other, got {given}"
         if self.table is not None:
             yield from _table_faults(self.table, self.task, self.target)
 
@@ -154,8 +156,3 @@ class MolarTableSettings(StudySettings):
     def detail(self) -> str:
         """The table's name."""
         return f"-{self.path.stem}"
-
-    @property
-    def source(self) -> Source:
-        """The table as a data set: ``csv:PATH`` or ``npz:PATH``."""
-        return table_source(self.path)
