@@ -1,4 +1,4 @@
-"""Figures 4, 5, 6 and 10 of the MOLAR paper from measured runs, with tables of final regrets."""
+"""Figures 4, 5, 6 and 10 of the MOLAR paper, and tables of regrets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -130,7 +130,7 @@ def read_tasks(path: Path, task: str, target: str) -> dict[str, Rows]:
 
 
 def table_worlds(tasks: dict[str, Rows], horizon: int, trial: int) -> list[TaskEnvironment]:
-    """Draws the environments of a table's tasks (J.2): two of a task's rows are its arms.
+    """Draws environments of a table's tasks (J.2), where two rows are the arms.
 
     A task plays 15 % of its rows, the largest in every round; least squares on 80 % counts regret.
 
@@ -205,7 +205,7 @@ def work(settings: MolarBanditSettings, pool: Pool) -> list[Row]:
 
 
 def report(settings: MolarBanditSettings, done: Sequence[Row]) -> Report:
-    """Makes the table and the plots; of a table, each policy is shown with its best constant."""
+    """Makes the table and the plots, with each policy's best constant."""
     rows, players = summarize(done), FIGURES[settings.figure]
     means = {row["policy"]: row["regret"] for row in rows if row["task"] == "mean"}
     best = {players[name].title: name for name in sorted(means, key=means.__getitem__)[::-1]}
