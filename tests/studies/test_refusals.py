@@ -25,15 +25,20 @@ REFUSED = {
         "--dataset mnist": "dataset must be one of omniglot, cifar100, got 'mnist'",
         "bspiderboost": "method must be one of maml, reptile, protonet",
     },
-    "federated": {"--dataset digits": "dataset must be one of mnist, cifar10, or npz:PATH"},
+    "federated": {
+        "--dataset digits": "dataset must be one of mnist, cifar10, cifar100-coarse, or npz:PATH"
+    },
     "molar-regression": {
-        "--figure 4": "figure must be one of 2, 3, 8, 9, got 4",
+        "--figure 4": "figure must be one of 2, 3, 7, 8, 9, got 4",
         "--figure 2 --figure 2": "figures must be named once each, got 2, 2",
         "--trials 0": "trials must be at least 1, got 0",
     },
     "molar-bandit": {
         "--horizon 0": "horizon must be at least 1, got 0",
         "--trials 0": "trials must be at least 1, got 0",
+        "--figure 5": "with --figure 5, and with no other, got --figure 5 and no table",
+        "--table a.csv --task a --target b": "got --figure 4 and a.csv",
+        "--figure 5 --table a.csv": "different columns, got '' for both",
         "--horizon 100000000": "trials of 100000000 rounds, 1 at once, needs",
     },
     "meta-ban": {

@@ -130,7 +130,7 @@ class FederatedSettings(StudySettings):
         (4, 10), flags=("--local-step", "-h"), metavar="H", least=1, help="May be repeated."
     )
     dataset: str = option(
-        "mnist", metavar="NAME", help=f"{' or '.join(FEDERATED_ROWS)}; or npz:PATH, as mnist."
+        "mnist", metavar="NAME", help=f"{', '.join(FEDERATED_ROWS)}; or npz:PATH, as mnist."
     )
     data_dir: Path = option(Path("data"), metavar="DIR", help="Folder of its files.")
     rounds: int = option(10_000, metavar="N", least=1, most=10**6, help="Rounds of each run.")

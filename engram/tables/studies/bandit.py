@@ -1,8 +1,10 @@
-"""Figure 4 of the MOLAR paper from measured runs, with a table of final regrets."""
+"""Figures 4, 5, 6 and 10 of the MOLAR paper, and tables of regrets."""
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -12,11 +14,15 @@ from engram.compare.figures import image_of
 from engram.compare.panel_plots import Curve, draw_multiples
 from engram.core.arrays import Array
 from engram.core.machine import check_room
+from engram.data.schema.declared import declare
+from engram.data.tables.tables import read_table
 from engram.scoring.intervals import mean_and_error
+from engram.settings.data import DataSettings
+from engram.settings.errors import DataError
 from engram.simulations.job_pool import Pool, Progress, Row
 from engram.studies.study import Report
 from engram.studies.summaries import grouped
-from engram.tables.bandits.environments import TaskEnvironment, sparse_environments
+from engram.tables.bandits.environments import TaskEnvironment, replay, sparse_environments
 from engram.tables.bandits.policies import (
     lasso_bandit,
     molar_bandit,
@@ -25,13 +31,17 @@ from engram.tables.bandits.policies import (
     robust_multitask_bandit,
     trace_norm_bandit,
 )
-from engram.tables.bandits.site import TaskBandit
-from engram.tables.studies.settings import MolarBanditSettings
+from engram.tables.bandits.site import History, TaskBandit
+from engram.tables.site import Rows, estimate_site
+from engram.tables.studies.contenders import GRID
+from engram.tables.studies.preparation import complete, independent
+from engram.tables.studies.settings import MolarBanditSettings, table_source
+from engram.tables.tables import distinct, rows_of_tasks
 
 _CAPTION: Final = """\
 Cumulative regret of the tasks with the largest, the middle and the smallest
-probability of activation, and the mean over all 20 tasks: mean over trials
-± half the 95 % interval; and the latter beside OLSB's"""
+probability of activation, and the mean over all tasks: mean over trials ± half
+the 95 % interval; and the latter beside OLSB's"""
 TASKS: Final = 20
 DIM: Final = 30
 ARMS: Final = 3
@@ -42,23 +52,52 @@ _ACTIVATION, _WORLD, _TIES = 2, 101, 102  # keys of random streams
 # A draw of 20 uniform numbers whose smallest, 0.055, and largest, 0.967, are about as expected.
 ACTIVATION: Final = np.random.default_rng(_ACTIVATION).uniform(size=TASKS)
 
-_ORDER: Final = np.argsort(-ACTIVATION)
-SHOWN: Final = {  # tasks with curves
-    "largest": int(_ORDER[0]),
-    "middle": int(_ORDER[TASKS // 2]),
-    "smallest": int(_ORDER[-1]),
-}
-
+_SHOWN: Final = ("largest", "middle", "smallest", "mean")
 _POINTS: Final = 250  # of a curve
+_PLAYED, _TESTED = 0.15, 0.8  # of a table's rows (J.2); the paper chooses constants by the rest
 
 
-POLICIES: Final[dict[str, tuple[str, TaskBandit[Any, Any]]]] = {  # title in the paper, policy
-    "ols": ("OLSB", ols_bandit()),
-    "lasso": ("LASSOB", lasso_bandit()),
-    "trace-norm": ("TNB", trace_norm_bandit()),
-    "robust-multitask": ("RMB", robust_multitask_bandit()),
-    "molar": ("MOLARB", molar_bandit(sigma=SIGMA)),
+class Player(NamedTuple):
+    """A policy of a figure."""
+
+    title: str  # of several with the same title, the one with the least regret is shown
+    policy: TaskBandit[Any, Any]
+    first: int = 1  # |H_0|, rounds of the first batch
+
+
+_OLS: Final = {"ols": Player("OLSB", ols_bandit())}
+POLICIES: Final = {
+    **_OLS,
+    "lasso": Player("LASSOB", lasso_bandit()),
+    "trace-norm": Player("TNB", trace_norm_bandit()),
+    "robust-multitask": Player("RMB", robust_multitask_bandit()),
+    "molar": Player("MOLARB", molar_bandit(sigma=SIGMA)),
 }
+_TUNED: Final[dict[str, Callable[..., TaskBandit[Any, Any]]]] = {
+    "LASSOB": lasso_bandit,
+    "TNB": trace_norm_bandit,
+    "RMB": robust_multitask_bandit,
+    "MOLARB": partial(molar_bandit, option="soft"),
+}
+_HISTORIES: Final[tuple[History, ...]] = ("batch", "all")
+FIGURES: Final = {
+    4: POLICIES,
+    5: _OLS
+    | {f"{t} {c:g}": Player(t, make(c=c)) for (t, make), c in product(_TUNED.items(), GRID)},
+    10: _OLS
+    | {
+        (name := f"c = {c:g}, |H0| = {first}, {kept}"): Player(
+            name, molar_bandit(c=c / SIGMA, sigma=SIGMA, history=kept), first
+        )
+        for c, first, kept in product((0.175, 0.35, 0.5, 1.0), (1, 5, 10), _HISTORIES)
+    },
+}
+
+
+def tasks_shown(activation: Sequence[float] | Array) -> dict[str, int]:
+    """Returns the tasks with curves: those activated most, least, and between."""
+    order = np.argsort(-np.asarray(activation), kind="stable").tolist()
+    return dict(zip(_SHOWN, (order[0], order[len(order) // 2], order[-1]), strict=False))
 
 
 def worlds(horizon: int, trial: int) -> list[TaskEnvironment]:
@@ -75,9 +114,46 @@ def worlds(horizon: int, trial: int) -> list[TaskEnvironment]:
     )
 
 
-def regrets(policy: TaskBandit[Any, Any], drawn: list[TaskEnvironment], trial: int) -> Array:
+@cache
+def read_tasks(path: Path, task: str, target: str) -> dict[str, Rows]:
+    """Reads a table; returns its tasks' rows with an intercept, standardized over all tasks.
+
+    Missing values are 0, with a column that marks them (J.2).
+    """
+    given = DataSettings.model_validate({"target_column": target, "task_column": task})
+    read = read_table(table_source(path), declare(given), family="linear")
+    table, _ = independent(complete(read, "linear", indicators=True))
+    names, codes = distinct(table.labels)
+    x, y = ((values - values.mean(axis=0)) / values.std(axis=0) for values in (table.x, table.y))
+    rows = rows_of_tasks(x, y, None, codes, names)
+    return {str(name): own.with_ones() for name, own in zip(names, rows, strict=True)}
+
+
+def table_worlds(tasks: dict[str, Rows], horizon: int, trial: int) -> list[TaskEnvironment]:
+    """Draws environments of a table's tasks (J.2), where two rows are the arms.
+
+    A task plays 15 % of its rows, the largest in every round; least squares on 80 % counts regret.
+
+    Raises:
+        DataError: If a task has too few rows.
+    """
+    largest, drawn = max(len(rows.y) for rows in tasks.values()), []
+    horizon = min(horizon, max(1, int(_PLAYED * largest) // 2))
+    rngs = np.random.default_rng([_WORLD, trial]).spawn(len(tasks))
+    for (name, rows), rng in zip(tasks.items(), rngs, strict=True):
+        size, order = len(rows.y), rng.permutation(len(rows.y))
+        reference = estimate_site(rows.take(order[-int(_TESTED * size) :]))
+        if not np.isfinite(reference.sigma):  # else coefficients that it cannot know are 0
+            raise DataError(f"task {name} has {size} rows: 80 % are too few to count regret by")
+        played, p = rows.take(order[: int(_PLAYED * size)]), size / largest
+        drawn.append(replay(rng, played, reference.coef, activation=p, horizon=horizon))
+    return drawn
+
+
+def regrets(player: Player, drawn: list[TaskEnvironment], trial: int) -> Array:
     """Plays a trial; returns the cumulative regret of each task after each round, (M, T)."""
-    return play_tasks(policy, drawn, np.random.default_rng([_TIES, trial]).spawn(len(drawn)))
+    rngs = np.random.default_rng([_TIES, trial]).spawn(len(drawn))
+    return play_tasks(player.policy, drawn, rngs, first=player.first)
 
 
 def trial_size(horizon: int) -> int:
@@ -86,33 +162,42 @@ def trial_size(horizon: int) -> int:
     return int(2 * ACTIVATION.sum() * horizon * ARMS * DIM * 8)
 
 
-def run_trial(horizon: int, trial: int, report: Progress) -> list[Row]:
-    """Draws a trial's worlds, and plays all policies in them.
+def run_trial(settings: MolarBanditSettings, trial: int, report: Progress) -> list[Row]:
+    """Draws a trial's worlds, and plays all policies of the figure in them.
 
     All randomness depends on the trial's number.
 
     Returns:
         A row for each policy: ``policy``, ``trial``; ``errors``, the final regret of each task;
-        ``rounds``, at which curves have points, and ``curves``, by the names of ``SHOWN``.
+        ``rounds``, at which curves have points, and ``curves``, by the names of ``tasks_shown``;
+        and, of a table's tasks, the probability of ``activation`` by name.
     """
-    drawn = worlds(horizon, trial)
+    horizon, players, tasks = settings.horizon, FIGURES[settings.figure], dict[str, Rows]()
+    if settings.table is not None:
+        tasks = read_tasks(settings.table, settings.task, settings.target)
+    largest = max((len(rows.y) for rows in tasks.values()), default=0)
+    activation = {name: len(rows.y) / largest for name, rows in tasks.items()}
+    drawn = table_worlds(tasks, horizon, trial) if tasks else worlds(horizon, trial)
+    horizon = len(drawn[0].active)
     rounds = np.unique(np.linspace(1, horizon, _POINTS).round().astype(int))
+    shown = tasks_shown([*activation.values()] or ACTIVATION)
     rows = []
-    for done, (name, (_, policy)) in enumerate(POLICIES.items()):
-        report(done, len(POLICIES))
-        found = regrets(policy, drawn, trial)
-        curves = {shown: found[m, rounds - 1].tolist() for shown, m in SHOWN.items()}
+    for done, (name, player) in enumerate(players.items()):
+        report(done, len(players))
+        found = regrets(player, drawn, trial)
+        curves = {task: found[m, rounds - 1].tolist() for task, m in shown.items()}
         row = {"policy": name, "trial": trial, "errors": found[:, -1].tolist()}
+        row |= {"activation": activation} if tasks else {}
         rows.append({**row, "rounds": rounds.tolist(), "curves": curves})
-    report(len(POLICIES), len(POLICIES))
+    report(len(players), len(players))
     return rows
 
 
 def work(settings: MolarBanditSettings, pool: Pool) -> list[Row]:
     """Runs all trials."""
     horizon, trials = settings.horizon, range(settings.trials)
-    jobs = {f"trial-{trial:03d}": partial(run_trial, horizon, trial) for trial in trials}
-    if left := pool.left(jobs):
+    jobs = {f"trial-{trial:03d}": partial(run_trial, settings, trial) for trial in trials}
+    if settings.table is None and (left := pool.left(jobs)):
         at_once = min(pool.at_once, len(left))
         what = f"playing trials of {horizon} rounds, {at_once} at once,"
         check_room(what, at_once * trial_size(horizon), "lower --horizon, or --processes")
@@ -120,33 +205,41 @@ def work(settings: MolarBanditSettings, pool: Pool) -> list[Row]:
 
 
 def report(settings: MolarBanditSettings, done: Sequence[Row]) -> Report:
-    """Makes the table and the plots."""
-    del settings
-    rows = summarize(done)
-    return Report([_CAPTION, _table(rows)], {"rows": rows}, {"regret.png": _draw(done)})
+    """Makes the table and the plots, with each policy's best constant."""
+    rows, players = summarize(done), FIGURES[settings.figure]
+    means = {row["policy"]: row["regret"] for row in rows if row["task"] == "mean"}
+    best = {players[name].title: name for name in sorted(means, key=means.__getitem__)[::-1]}
+    shown = [row for row in rows if row["policy"] in best.values() and row["task"] in _SHOWN]
+    drawn = [row for row in done if row["policy"] in best.values()]
+    pictures = {"regret.png": _draw(drawn, players)}
+    return Report([_CAPTION, _table(shown, players)], {"rows": rows}, pictures)
 
 
 def summarize(done: Sequence[Row]) -> list[Row]:
-    """Returns a row for each policy and task, where task is a name of ``SHOWN``, or ``mean``.
+    """Returns a row for each policy and task, a name of ``tasks_shown``, ``mean``, or a table's.
 
     It has ``activation``, the task's probability (the mean of all), ``regret`` in the last round,
     ``interval`` (None for one trial), and ``of-ols``, the regret as a ratio to the OLS bandit's.
     """
     rows: list[Row] = []
+    named = done[0].get("activation", {})
+    activation = np.array([*named.values()] or ACTIVATION)
+    places = {task: [m] for m, task in enumerate(named)}
+    places |= {task: [m] for task, m in tasks_shown(activation).items()}
+    places["mean"] = [*range(len(activation))]
     final = {  # by policy, of trials and tasks
         name: np.array([trial["errors"] for trial in trials])
         for (name,), trials in grouped(done, "policy").items()
     }
     for name, found in final.items():
-        for task in (*SHOWN, "mean"):
-            some = [SHOWN[task]] if task in SHOWN else range(TASKS)
+        for task, some in places.items():
             mean, half = mean_and_error(found[:, some].mean(axis=1), 1.96)
             ols = final["ols"][:, some].mean(axis=1)
             rows.append(
                 {
                     "policy": name,
                     "task": task,
-                    "activation": float(ACTIVATION[some].mean()),
+                    "activation": float(activation[some].mean()),
                     "trials": len(found),
                     "regret": float(mean),
                     "interval": None if half is None else float(half),
@@ -156,23 +249,28 @@ def summarize(done: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    tasks = [f"{task}, {ACTIVATION[m]:.2f}" for task, m in SHOWN.items()]
+def _table(rows: Sequence[Row], players: Mapping[str, Player]) -> Table:
+    policies = grouped(rows, "policy")
+    *first, _ = next(iter(policies.values()))
+    tasks = [f"{row['task']}, {row['activation']:.2f}" for row in first]
     found = new_table(["policy"], [*tasks, "all tasks", "of OLSB"])
-    for (name,), own in grouped(rows, "policy").items():
+    for (name,), own in policies.items():
         cells = [plus_minus(row["regret"], row["interval"], 1) for row in own]
-        found.add_row(POLICIES[name][0], *cells, plus_minus(own[-1]["of-ols"], None))
+        found.add_row(players[name].title, *cells, plus_minus(own[-1]["of-ols"], None))
     return found
 
 
-def _draw(done: Sequence[Row]) -> bytes:
+def _draw(done: Sequence[Row], players: Mapping[str, Player]) -> bytes:
     regrets: dict[str, list[Curve]] = {}
-    for (name,), trials in grouped(done, "policy").items():
-        for task, m in SHOWN.items():
+    activation = np.array([*done[0].get("activation", {}).values()] or ACTIVATION)
+    policies = grouped(done, "policy")
+    several = len(policies) <= len(POLICIES)  # else the figure has room for one task
+    for (name,), trials in policies.items():
+        for task, m in [*tasks_shown(activation).items()][: None if several else 1]:
             own = np.array([trial["curves"][task] for trial in trials])
             mean, half = mean_and_error(own, 1.96)
             limits = (None, None) if half is None else (mean - half, mean + half)
-            curve = Curve(POLICIES[name][0], trials[0]["rounds"], mean, *limits)
-            regrets.setdefault(f", p = {ACTIVATION[m]:.3f}", []).append(curve)
+            curve = Curve(players[name].title, trials[0]["rounds"], mean, *limits)
+            regrets.setdefault(f", p = {activation[m]:.3f}", []).append(curve)
     x, kind = "round (p: the task's probability of activation)", "mean of trials, and 95 % interval"
-    return image_of(draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"][0]]))
+    return image_of(draw_multiples(regrets, (x, "regret"), own=kind, marked=[players["ols"].title]))

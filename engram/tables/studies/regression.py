@@ -1,4 +1,4 @@
-"""Figures 2, 3, 8 and 9 of the MOLAR paper from measured errors, and tables of their points."""
+"""Figures 2, 3, 7, 8 and 9 of the MOLAR paper from measured errors, and tables of their points."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -80,8 +80,8 @@ def _curves(rows: Sequence[Row]) -> list[_Curve]:
     if series != [""]:
         return [_Curve(name, "molar", name, COLORS[i]) for i, name in enumerate(series)]
     named = {row["method"] for row in rows}
-    methods = enumerate(METHODS.items())
-    return [_Curve(m.title, name, "", COLORS[i]) for i, (name, m) in methods if name in named]
+    methods = enumerate(name for name in METHODS if name in named)
+    return [_Curve(METHODS[name].title, name, "", COLORS[i]) for i, name in methods]
 
 
 def _table(number: int, rows: Sequence[Row]) -> Table:

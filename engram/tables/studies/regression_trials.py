@@ -1,4 +1,4 @@
-"""Multitask linear regression of the MOLAR paper (Figures 2, 3, 8, 9), on simulated tasks.
+"""Multitask linear regression of the MOLAR paper (Figures 2, 3, 7, 8, 9), on simulated tasks.
 
 All estimators here depend on the rows only through their Gram products. So a trial draws each
 task's rows once, keeps triangular matrices with the same products (``condense``), and takes all of
@@ -24,6 +24,8 @@ SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
 _ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # keys of random streams
 _COMPARED: Final = ("ols", "lasso", "pool", "rm", "molar-soft", "molar")
 _TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
+SCALES: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
+"""Values of c_gamma / sigma in Figure 7: J.1's grid, since the text names none."""
 
 
 class Evidence(NamedTuple):
@@ -71,10 +73,10 @@ def _around(evidence: Evidence, center: Array, scale: float) -> Array:
     return debias(evidence.tasks, evidence.sites, center, scale)
 
 
-def _molar(option: Option) -> Callable[[Evidence], Array]:
+def _molar(option: Option, c: float = 1.0) -> Callable[[Evidence], Array]:
     def estimate(evidence: Evidence) -> Array:
         shared = evidence.shared
-        return np.stack([personalize(own, shared, option=option) for own in evidence.sites])
+        return np.stack([personalize(own, shared, option=option, c=c) for own in evidence.sites])
 
     return estimate
 
@@ -87,7 +89,7 @@ METHODS: Final = {
     "ml": Estimator("ML", lambda e: _around(e, e.shared.coef, DEBIASING_SCALE)),
     "molar-soft": Estimator("MOLAR, soft", _molar("soft")),
     "molar": Estimator("MOLAR", _molar("hard")),
-}
+} | {f"molar-{c:g}": Estimator(f"c = {c:g}", _molar("hard", c)) for c in SCALES}
 
 
 class Point(NamedTuple):
@@ -111,7 +113,7 @@ class Design(NamedTuple):
 
 
 def _varied(differing: int, tasks: int = 30, size: int = 5000, dim: int = 300) -> tuple[Point, ...]:
-    """Returns the points of Figures 2, 8 and 9: n, M and s vary, each in its own panel."""
+    """Returns the points of Figures 2, 7, 8 and 9: n, M and s vary, each in its own panel."""
     point = Point("", "", 0, size, tasks, differing, dim)
     ns, ms = (1000, 2000, 3000, 5000, 7500, 10_000), (5, 10, 20, 30, 40, 50)
     ss = (5, 20, 40, 70, 100, 150, 200, 250, 300)
@@ -136,6 +138,7 @@ def _growing() -> tuple[Point, ...]:
 FIGURES: Final = {
     2: Design(_varied(20), _COMPARED),
     3: Design(_growing(), ("ols", "molar")),
+    7: Design(_varied(20), ("ols", *(f"molar-{c:g}" for c in SCALES))),
     8: Design(_varied(20), _COMPARED, disparate=True),
     9: Design(_varied(40), ("ols", "rm", "ml", "molar")),
 }

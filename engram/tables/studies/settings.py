@@ -11,35 +11,67 @@ from engram.studies.settings import StudySettings, argument, option
 _KINDS: Final = {".csv": "csv", ".xlsx": "xlsx", ".npz": "npz"}
 
 
+def table_source(path: Path) -> Source:
+    """Returns a table's file as a data set: ``csv:PATH`` or ``npz:PATH``."""
+    return Source(f"{_KINDS[path.suffix.lower()]}:{path}")
+
+
+def _table_faults(path: Path, task: str, target: str) -> Iterator[str]:
+    if path.suffix.lower() not in _KINDS:
+        yield f"TABLE must be a .csv, .xlsx or .npz file, got {path}"
+    if task == target:
+        yield f"--task and --target must be different columns, got {task!r} for both"
+
+
 @dataclass(frozen=True)
 class MolarRegressionSettings(StudySettings):
-    """Multitask linear regression: Figures 2, 3, 8, 9 of the MOLAR paper (Sec. 4.1).
+    """Multitask linear regression: Figures 2, 3, 7, 8, 9 of the MOLAR paper.
 
     The l1 error of MOLAR and of other estimators for growing numbers of rows,
     of tasks, and of coefficients in which tasks differ (2); with correlated
     covariates and unequal sizes (8); compared with debiasing around the median
-    (9); and MOLAR's error for growing numbers of coefficients (3).
+    (9); and MOLAR's error for growing numbers of coefficients (3), and for other
+    thresholds (7).
     """
 
     figures: tuple[int, ...] = option(
         (2, 3, 8),
         metavar="N",
         among="engram.tables.studies.regression_trials:FIGURES",
-        help="2, 3, 8 or 9; may be repeated.",
+        help="2, 3, 7, 8 or 9; may be repeated.",
     )
     trials: int = option(10, metavar="N", least=1, most=10_000, help="Trials of each figure.")
 
 
 @dataclass(frozen=True)
 class MolarBanditSettings(StudySettings):
-    """Multitask contextual bandits: Figure 4 of the MOLAR paper (Sec. 4.1).
+    """Multitask contextual bandits: Figures 4, 5, 6, 10 of the MOLAR paper.
 
     The regret of MOLARB and of four other policies, in 20 bandits with 3 arms
-    whose 30 coefficients differ from each other in few.
+    whose 30 coefficients differ from each other in few (4), or on a table such
+    as PISA's, where the arms are two rows of a task, and each policy has its
+    best constant (5; results.json has all tasks, as Figure 6); and of MOLARB for
+    other first batches, thresholds and histories (10).
     """
 
+    figure: int = option(
+        4, metavar="N", among="engram.tables.studies.bandit:FIGURES", help="4, 5 or 10."
+    )
+    table: Path | None = option(
+        None, metavar="TABLE", help="Of --figure 5: a .csv or .xlsx file with a header, or .npz."
+    )
+    task: str = option("", metavar="COLUMN", help="Of the table: each row's task (country).")
+    target: str = option("", metavar="COLUMN", help="Of the table: the values to choose by.")
     horizon: int = option(5000, metavar="T", least=1, most=10**8, help="Rounds of a trial.")
     trials: int = option(20, metavar="N", least=1, most=10_000, help="Number of random trials.")
+
+    def problems(self) -> Iterator[str]:
+        """Names a figure without its table, or a table without its figure or columns."""
+        if (self.figure == 5) != (self.table is not None):
+            given = f"--figure {self.figure} and {self.table or 'no table'}"
+            yield f"--table must be given with --figure 5, and with no other, got {given}"
+        if self.table is not None:
+            yield from _table_faults(self.table, self.task, self.target)
 
 
 @dataclass(frozen=True)
@@ -104,10 +136,7 @@ class MolarTableSettings(StudySettings):
 
     def problems(self) -> Iterator[str]:
         """Names a file of another kind, and options that do not go together."""
-        if self.path.suffix.lower() not in _KINDS:
-            yield f"TABLE must be a .csv, .xlsx or .npz file, got {self.path}"
-        if self.task == self.target:
-            yield f"--task and --target must be different columns, got {self.task!r} for both"
+        yield from _table_faults(self.path, self.task, self.target)
         if self.soft and not self.paper:
             yield "--soft needs --paper: adaptive MOLAR has no such choice"
         if self.intervals != "honest" and not self.paper:
@@ -127,8 +156,3 @@ class MolarTableSettings(StudySettings):
     def detail(self) -> str:
         """The table's name."""
         return f"-{self.path.stem}"
-
-    @property
-    def source(self) -> Source:
-        """The table as a data set: ``csv:PATH`` or ``npz:PATH``."""
-        return Source(f"{_KINDS[self.path.suffix.lower()]}:{self.path}")

@@ -24,7 +24,7 @@ from engram.tables.studies.coefficients import Coefficients, draw_heterogeneity,
 from engram.tables.studies.contenders import adaptive, molar
 from engram.tables.studies.forest import draw_forest, effects_by_site, effects_table
 from engram.tables.studies.preparation import complete, independent, of_columns
-from engram.tables.studies.settings import MolarTableSettings
+from engram.tables.studies.settings import MolarTableSettings, table_source
 
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
 _TOLD: Final = [  # in results.json
@@ -52,7 +52,7 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     s, family = settings, cast("FamilyName", settings.family)
     given = DataSettings.model_validate({"target_column": s.target, "task_column": s.task})
     columns = declare(given, drop=s.drop)
-    table = read_table(s.source, columns, family=family)
+    table = read_table(table_source(s.path), columns, family=family)
     known = np.asarray(~np.isnan(table.x).any(axis=1))
     lacks_some = s.missing in ("complete", "impute") and not known.all()
     missing = f"{(~known).sum()} of {known.size} rows have missing values" if lacks_some else ""

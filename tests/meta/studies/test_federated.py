@@ -41,6 +41,10 @@ def test_the_experiment_is_that_of_section_6_3(images):
     assert (e.adapt_shots, e.adapt_steps, e.adapt_lr) == (5, 10, 0.001)
     pfedme = federated._experiment(s, "pfedme", 1, 4, 0).own
     assert (pfedme.lambda_, pfedme.inner_steps) == (100, 50)
+    coarse = federated._experiment(FederatedSettings(dataset="cifar100-coarse"), "pfedme", 1, 4, 0)
+    # A class of the first ten has a rows at 25 clients and a/2 at three of the others, at most.
+    for rows, available in ((coarse.rows_per_class, 2500), (coarse.test_rows_per_class, 500)):
+        assert 25 * rows + 3 * (rows // 2) <= available < 25 * 34 * rows // 15
 
 
 def test_runs_are_those_of_simulate_and_resume(images, tmp_path):

@@ -68,10 +68,21 @@ def test_a_trials_points_are_what_its_rows_give_when_they_are_fitted_whole():
             tasks.append(Rows(x, x @ beta + SIGMA * noise))
         expected = errors(gather(tasks), truth, design.methods)
         assert row["errors"] == pytest.approx(expected, rel=1e-5)
+        assert expected["molar-1"] == expected["molar"]
+        # c = 2: a coefficient within 2 ln(min(M, d)) standard errors of the median is the median.
+        own = np.array([np.linalg.lstsq(task.x, task.y)[0] for task in tasks])
+        freedom = point.size - point.dim
+        sigma = [np.sum((t.y - t.x @ b) ** 2) / freedom for t, b in zip(tasks, own, strict=True)]
+        root = [np.sqrt(np.diag(np.linalg.inv(t.x.T @ t.x))) for t in tasks]
+        radius = 2 * np.log(min(point.tasks, point.dim)) * np.sqrt(sigma)[:, None] * root
+        center = gather(tasks).shared.coef
+        near = np.where(np.abs(own - center) <= radius, center, own)
+        by_hand = np.abs(near - truth).sum(axis=1).mean()
+        assert row["errors"]["molar-2"] == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_figures_vary_one_quantity_in_each_panel():
-    for number, s in [(2, 20), (8, 20), (9, 40)]:
+    for number, s in [(2, 20), (7, 20), (8, 20), (9, 40)]:
         design = FIGURES[number]
         assert design.disparate == (number == 8)
         for p in design.points:
