@@ -4,7 +4,7 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class PrivacyAccountant:
         self._plan = plan_of(experiment)
         releases, delta = protections(experiment).releases, experiment.delta
         self._by_rows = any(release.unit == "row" for release in releases(self._plan))
-        self._rows = examples if self._by_rows else partial(defaultdict[int, int], lambda: 1)
+        self._rows = examples if self._by_rows else lambda: defaultdict[int, int](lambda: 1)
         self._epsilon = cache(  # of a number of rows
             lambda rows: epsilon_by_answers(releases(self._plan._replace(rows=rows)), delta)
         )
