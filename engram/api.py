@@ -10,7 +10,7 @@ import numpy as np
 
 from engram.arguments import arguments, read_experiment
 from engram.cli.console import in_html
-from engram.cli.progress import Execute, Report, interruptible, run_all, shows
+from engram.cli.progress import Execute, Report, Start, interruptible, run_all, shows
 from engram.client.hosts import Engine, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost, hosted_by
 from engram.client.memory import RamStore
@@ -396,8 +396,10 @@ def _run_into(
 def executes(engine: Engine, opens: Opens = host_of) -> Execute:
     """Returns a function that runs an experiment by an engine, on clients that ``opens`` opens."""
 
-    def execute(experiment: Experiment, folder: Path, report: Report) -> None:
-        run_in_process(experiment, folder, engine=engine, on_round=report, opens=opens)
+    def execute(experiment: Experiment, folder: Path, report: Report, start: Start) -> None:
+        run_in_process(
+            experiment, folder, engine=engine, on_round=report, on_start=start, opens=opens
+        )
 
     return execute
 

@@ -31,6 +31,7 @@ def simulate(
     *,
     engine: Engine = "vectorized",
     on_round: Callable[[dict[str, Any]], None] | None = None,
+    on_start: Callable[[str], None] | None = None,
     through: Callable[[Host], Host] | None = None,
     opens: Callable[[Opening], Host] = host_of,
     cluster: Callable[..., Any] | None = None,
@@ -43,6 +44,7 @@ def simulate(
         engine: ``vectorized`` trains a cohort at once; ``sequential`` trains one client at a
             time, and says which one fails, and where.
         on_round: Called with each round's metrics.
+        on_start: Called with a client's costs in a round, before the first.
         through: What stands between the server and the host of all clients; None if nothing does,
             and clients that train a network are trained and scored without messages.
         opens: Opens the host of all clients; by default with the experiment's own data.
@@ -74,6 +76,8 @@ def simulate(
             host = through(host)
         elif isinstance(host, LocalHost):
             direct = Direct(host)
+            if on_start is not None:
+                on_start(host.trainer.costs)
         if cluster is not None:
             plain = direct and experiment.attack == "none" and not experiment.participation
             if not (plain and isinstance(host, LocalHost)):

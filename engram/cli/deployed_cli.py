@@ -11,7 +11,7 @@ from engram.cli import work
 from engram.cli.console import err
 from engram.cli.next_command import show_found
 from engram.cli.options import SEE_SETTINGS, Config, Json, Out, Set, folder_of_command, option
-from engram.cli.progress import Report, run_all
+from engram.cli.progress import Report, Start, run_all
 from engram.link.credentials import read_server
 from engram.runs.participation import participation
 from engram.runs.run import Run, is_run
@@ -126,7 +126,8 @@ def _follow(
         counters.add("failures")
         tell(line)
 
-    def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+    def execute(experiment: Experiment, folder: Path, report: Report, start: Start) -> None:
+        del start  # the coordinator reads no network
         counted = Run(folder).done
 
         def count(row: dict[str, Any]) -> None:

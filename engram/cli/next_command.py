@@ -42,8 +42,9 @@ def _after(folder: Path) -> str:
         runs = read_plan(folder)["runs"]
         if len(runs_of(folder, "results.json")) == len(runs):
             return f"report {place}"
+        planned = [{"settings": run, "plug-ins": plugins()} for run in runs.values()]
         begun = [Run.open(run).config for run in runs_of(folder)]
-        return "" if any(map(lacks, begun)) else f"compare --resume {place}"
+        return "" if any(map(lacks, begun or planned)) else f"compare --resume {place}"
     record = Run.open(folder)
     if record.results is None:
         return "" if lacks(record.config) else f"run --resume {place}"

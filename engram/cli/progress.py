@@ -22,7 +22,8 @@ _LINES: Final = 12  # latest pieces of work that are always shown
 
 Row = Mapping[str, Any]
 Report = Callable[[dict[str, Any]], None]
-Execute = Callable[[Experiment, Path, Report], None]
+Start = Callable[[str], None]
+Execute = Callable[[Experiment, Path, Report, Start], None]
 
 
 Tell = Callable[[int, str], None]  # called with how much is done, and a result or ""
@@ -143,7 +144,8 @@ def run_all(
 
     Args:
         experiments: By their folders.
-        execute: Runs one of them, and calls its last argument with each round's metrics.
+        execute: Runs one of them, and calls its last arguments with each round's metrics, and
+            with a client's costs before the first round, if it knows them.
         resume: The command that resumes the work after an interruption.
         at_once: Do not delay interruptions to the end of a round, if other processes run it.
         shown: As for ``progress_lines``.
@@ -155,11 +157,16 @@ def run_all(
         RunStopped: The only one has stopped.
         SystemExit: Ctrl-C was pressed; status 130.
     """
-    stopped, strategies = [], work.STRATEGIES
+    stopped, strategies, told = [], work.STRATEGIES, set[str]()
 
     def hint() -> str:
         begun = any(is_run(folder) for folder in experiments)
         return f"go on with: {resume}" if begun else "nothing has been written"
+
+    def start(costs: str) -> None:
+        if shown and costs not in told:  # seeds of a method have the same
+            told.add(costs)
+            err.print(costs, soft_wrap=True)
 
     with progress_lines("rounds", hint, at_once=at_once, shown=shown) as begin:
         for folder, experiment in experiments.items():
@@ -167,7 +174,7 @@ def run_all(
             in_words = strategies[experiment.own.plug_in].in_words
             report = partial(_tell, tell, experiment, in_words)
             try:
-                execute(experiment, folder, report)
+                execute(experiment, folder, report, start)
             except RunStopped as error:
                 if len(experiments) == 1:
                     raise

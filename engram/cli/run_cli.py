@@ -22,7 +22,7 @@ from engram.cli.console import table_of
 from engram.cli.deployed_cli import run_on
 from engram.cli.next_command import show_found, tell_next
 from engram.cli.options import argument, flag, option
-from engram.cli.progress import Execute, Report, run_all
+from engram.cli.progress import Execute, Report, Start, run_all
 from engram.cli.schema_cli import check_on
 from engram.compare.comparison_folder import contestants, read_plan
 from engram.compare.settings_for_methods import settings_of_each
@@ -131,9 +131,9 @@ def in_this_process(
     cluster = None if ray is None else partial(work.Cluster, ray)
     simulate = partial(work.simulate, engine=engine, cluster=cluster)
 
-    def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+    def execute(experiment: Experiment, folder: Path, report: Report, start: Start) -> None:
         if tracker is None:
-            simulate(experiment, folder, on_round=report)
+            simulate(experiment, folder, on_round=report, on_start=start)
             return
 
         def both(row: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ def in_this_process(
             report(row)
 
         with follow(folder, tracker, group) as tell:
-            simulate(experiment, folder, on_round=both)
+            simulate(experiment, folder, on_round=both, on_start=start)
 
     return execute
 

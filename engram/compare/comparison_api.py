@@ -1,6 +1,7 @@
 """Comparisons from Python: methods side by side, and their tables for a paper."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,7 @@ def compare(
     seeds: int = 5,
     tuned: bool | int | tuple[int, int] = False,
     out: str | Path | None = None,
+    resume: str | Path | None = None,
     engine: Engine = "vectorized",
     progress: bool = True,
     references: str | Sequence[str] = tuple(REFERENCES),
@@ -168,6 +170,7 @@ def compare(
         tuned: Whether each method is tuned first, as by ``engram.tune``, on seeds after these:
             ``True`` (32 trials on as many seeds), the number of trials, or ``(trials, seeds)``.
         out: Folder of the comparison; by default a new one in ``runs/``.
+        resume: Instead, a comparison to go on with; all else is given as when it was begun.
         engine: As for ``simulate``.
         progress: Whether to show progress.
         references: Models without a network to compare with: ``constant`` (of each client's
@@ -179,6 +182,8 @@ def compare(
     Raises:
         Refused: If settings or data are impossible, or nobody has one of the settings.
     """
+    if resume is not None and out is not None:
+        raise Refused("out and resume exclude each other: a comparison stays in its folder")
     given, wrong = arguments(
         engine=engine, seeds=seeds, tuned=tuned, out=out, progress=progress, references=references
     )
@@ -188,11 +193,13 @@ def compare(
 
     each, shown = told_with(wrong, settings_of_each), shows(progress)
     first = read_experiment(next(iter(each.values())))
-    with interruptible(), new_folder(given.out, f"compare-{data_name(first)}") as folder:
-        to_do = given.seeds, given.tuned, given.references
-        begin_comparison(folder, given.engine or "vectorized", each, *to_do, progress=shown)
+    begun = None if resume is None else find_run(str(resume))
+    new = new_folder(given.out, f"compare-{data_name(first)}")
+    with interruptible(), nullcontext(begun) if begun else new as folder:
+        to_do = given.engine or "vectorized", each, given.seeds, given.tuned, given.references
+        begin_comparison(folder, *to_do, progress=shown, begun=begun is not None)
         source = None if data is None else first.source
-        again = "" if data is None else f"engram.load_comparison({str(folder)!r})"
+        again = f"engram.compare(..., resume={str(folder)!r})"
         stopped = go_on(folder, executes, again, processes=1, source=source, progress=shown)
     return Comparison(folder, _finished(folder, source), stopped)
 

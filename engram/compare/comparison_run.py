@@ -31,25 +31,34 @@ def begin_comparison(
     references: Sequence[str] = tuple(REFERENCES),
     *,
     progress: bool = False,
+    begun: bool = False,
 ) -> None:
     """Checks all runs of a comparison, and writes their plan into its folder.
 
     Each method has as many runs as ``seeds``, from the setting ``seed`` upwards. ``tuned`` is how
-    many settings are tried of each first, and on how many other seeds: by default as many.
+    many settings are tried of each first, and on how many other seeds: by default as many. Of one
+    that has ``begun``, these must be the arguments that it was begun by.
 
     Raises:
-        Refused: Settings or data are impossible. Nothing is written.
+        Refused: Settings or data are impossible, or others than before. Nothing is written.
     """
     plan, tuning = planned(each, seeds), None
+    runs = {name: experiment.to_config() for name, experiment in plan.items()}
+    written = json.dumps({"engine": engine, "references": [*references], "runs": runs}, indent=2)
+    if begun:
+        searched = work.Tuning.open(folder / TUNING) if (folder / TUNING).is_dir() else None
+        before = None if searched is None else (searched.trials, len(searched.seeds))
+        asked = None if tuned is None else (tuned[0], tuned[1] or seeds)
+        if before != asked or read_plan(folder) != json.loads(written):
+            raise Refused(f"{folder} goes on by the call that began it: some arguments are others")
+        return
     openings = [Opening(experiment, RamStore(), engine=engine) for experiment in plan.values()]
     check_all("runs", [partial(host_of, opening) for opening in openings], progress)
     if tuned is not None:
         trials, of_each = tuned[0], tuned[1] or seeds
         tuning = work.new_tuning(each, [], trials, of_each, after=seeds, progress=progress)
     make_folder(folder)
-    runs = {name: experiment.to_config() for name, experiment in plan.items()}
-    written = {"engine": engine, "references": [*references], "runs": runs}
-    replace_file(folder / PLAN, json.dumps(written, indent=2).encode())
+    replace_file(folder / PLAN, written.encode())
     if tuning is not None:
         tuning.save(folder / TUNING)
 

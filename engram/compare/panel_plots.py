@@ -81,7 +81,7 @@ def draw_multiples(
                     look = {"color": "black", "lw": 1.0, "ls": styles[other.title], "zorder": 1.7}
                 axes.plot(other.x, other.mean, **look)
             _draw_band(axes, mine, mine.color)
-            axes.plot(mine.x, mine.mean, color=mine.color, lw=1.3)
+            axes.plot(mine.x, mine.mean, color=mine.color, lw=1.3, marker=_marker(mine))
             apart = narrow or len(mine.title) > _LONG
             title = mine.title.replace(" + ", "\n+ ").replace(", ", ",\n") if apart else mine.title
             axes.set_title(f"{title}{name}", fontsize="medium")
@@ -117,12 +117,12 @@ def draw_differences(
         for axes, mine in zip(panels, curves, strict=True):
             axes.axhline(0, color="black", lw=0.8)
             if mine.low is None or mine.high is None:
-                axes.plot(mine.x, mine.mean, color=_ALIKE)
+                axes.plot(mine.x, mine.mean, color=_ALIKE, marker=_marker(mine))
             else:
                 _draw_band(axes, mine, _ALIKE)
                 _draw_band(axes, mine, _LESS, mine.high < 0)
                 _draw_band(axes, mine, _MORE, mine.low > 0)
-                axes.plot(mine.x, mine.mean, color="black", lw=1.2)
+                axes.plot(mine.x, mine.mean, color="black", lw=1.2, marker=_marker(mine))
             axes.set_title(f"{mine.title}{name}", fontsize="medium")
     said = {_LESS: "less", _MORE: "more", _ALIKE: "not told apart"}
     handles: list[Any] = [Line2D([], [], color="black", lw=1.2)]
@@ -158,6 +158,11 @@ def end_ticks(axes: Axes, curves: Sequence[Curve], most: int) -> None:
     if last and last.is_integer():  # else nothing is drawn, or seconds
         ticks = MaxNLocator(most, integer=True).tick_values(0, last)
         axes.set_xticks([*(t for t in ticks if 0 <= t < last - (ticks[1] - ticks[0]) / 2), last])
+
+
+def _marker(curve: Curve) -> str:
+    """Returns the marker of a curve of one point, which no line would show."""
+    return "o" if np.isfinite(curve.mean).sum() == 1 else ""
 
 
 def _draw_band(axes: Axes, curve: Curve, color: str, where: Bools | None = None) -> None:

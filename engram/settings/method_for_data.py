@@ -175,18 +175,27 @@ def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps:
 
 
 def forecast(experiment: "Experiment", kind: Kind, rows: Inputs) -> str:
-    """Describes a client's traffic, memory and room in a round, uncompressed and without rows.
+    """Describes a client's round, as ``costs``, on such rows.
 
     Raises:
         Refused: The settings do not fit the data, or the memory.
     """
-    e, model = experiment, model_for(experiment, kind, rows)
-    shapes = shapes_on(e, model, kind.outputs)
+    model = model_for(experiment, kind, rows)
+    return costs(experiment, shapes_on(experiment, model, kind.outputs), model.frozen)
+
+
+def costs(experiment: "Experiment", shapes: Shapes, frozen: int) -> str:
+    """Describes a client's traffic, memory and room in a round, uncompressed and without rows.
+
+    ``frozen`` is the size of the parameters that nobody trains, in bytes.
+    """
+    e = experiment
     sizes = map(nbytes, (shapes.received, shapes.sent, shapes.kept))
-    each = [f"{size / 2**10:,.1f} KiB" for size in (*sizes, _client_size(shapes), model.frozen)]
+    each = [f"{size / 2**10:,.1f} KiB" for size in (*sizes, _client_size(shapes), frozen)]
     words = "a client of {} receives {}, sends {} and keeps {}; its models take {} in training"
-    frozen = f", beside frozen parameters of {each.pop()}" if model.frozen else ""
-    return f"a round: {words.format(e.method, *each[:4])}{frozen}"
+    beside = f", beside frozen parameters of {each.pop()}" if frozen else ""
+    before = "" if e.compress == "none" else f", before compress={e.compress}"
+    return f"a round{before}: {words.format(e.method, *each[:4])}{beside}"
 
 
 def _client_size(shapes: Shapes) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from engram.cli.console import out, tell_files
 from engram.cli.next_command import tell_next
 from engram.cli.progress import check_all, progress_lines
-from engram.compare.comparison_folder import SEARCHED
+from engram.compare.comparison_folder import PLAN, SEARCHED
 from engram.settings.experiment import Experiment
 from engram.settings.fields import Scalar
 from engram.tune.folder import Tuning, without_score
@@ -55,6 +55,8 @@ def run_tuning(
 ) -> dict[str, dict[str, Scalar]]:
     """Runs the searches with progress and tables; returns the best settings.
 
+    ``resume`` is the command that resumes them, after an interruption; "" if there is none.
+
     Raises:
         Refused: As ``Tuning.run`` says.
         RunStopped: As it says.
@@ -65,7 +67,7 @@ def run_tuning(
     def hint() -> str:
         if not (folder / SEARCHED).is_file():
             return "nothing has been written"
-        if tuning.first.source.in_memory:
+        if not resume:
             return "it cannot go on: its data were given in memory"
         return f"go on with: {resume}"
 
@@ -102,8 +104,8 @@ def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
     tell_files(folder, [SEARCHED, BEST, *(f"{name}/" for name in tuning.fixed)])
     if as_json:
         print(json.dumps({"run": str(folder), "best": found}))
-    elif tuning.first.source.in_memory:
-        return  # no command has the data
+    elif tuning.first.source.in_memory or (folder.parent / PLAN).is_file():
+        return  # no command has the data; or a comparison goes on by itself
     elif (folder / BEST).exists():
         tell_next(_with_best(folder, list(found)))
     elif left:

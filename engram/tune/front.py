@@ -123,6 +123,6 @@ def tune(
     with interruptible():
         tuning = told_with(wrong, searches)
         with new_folder(given.out, "tune") as folder:
-            hint = f"engram tune --resume {folder}"
+            hint = "" if tuning.first.source.in_memory else f"engram tune --resume {folder}"
             best = run_tuning(tuning, folder, hint, processes=processes, ray=ray, progress=shown)
     return Tuned(folder, best)

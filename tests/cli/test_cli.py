@@ -156,6 +156,12 @@ def test_compare_runs_algorithms_side_by_side(engram):
     names = ("local", "fedavg", "pfedme")  # local is a reference
     told = re.findall(r"^(\S+) seed 0: (\d) of 4 rounds", err, re.MULTILINE)
     assert told == [(name, done) for name in names for done in "024"]
+    costs = re.findall(
+        r"^a round: a client of (\S+) receives (\S+) KiB, sends (\S+) KiB", err, re.M
+    )
+    assert [name for name, *_ in costs] == list(names)  # once for both seeds
+    counted = [Run.open(Path(f"c/{name}-seed1")).results["client-bytes"] / 1024 for name in names]
+    assert [float(one) + float(two) for _, one, two in costs] == pytest.approx(counted, abs=0.1)
     labels = [f"{name}{end}" for name in names for end in ("", " + fine-tuning")]
     assert [row["method"] for row in rows] == labels
     ended = [Run.open(Path(f"c/fedavg-seed{seed}")).results for seed in (0, 1)]

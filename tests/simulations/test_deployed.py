@@ -252,7 +252,7 @@ def test_each_round_is_counted_once_by_a_resumed_run_that_was_disturbed(tmp_path
 
     def at_once(runs, execute, again, **others):
         for folder, experiment in runs.items():
-            execute(experiment, folder, lambda row: told.append(row["round"]))
+            execute(experiment, folder, lambda row: told.append(row["round"]), told.append)
 
     monkeypatch.setattr(work, "run_deployed", attempts)
     monkeypatch.setattr(deployed_cli, "run_all", at_once)

@@ -335,6 +335,15 @@ def test_no_command_is_named_that_lacks_data_in_memory(engram, monkeypatch, caps
         assert engram("show", name)[1].splitlines()[-1] == f"next: engram report {name}"
         Path(name if name == "run" else "both/fedavg-seed0", "results.json").unlink()
         assert "next:" not in engram("show", name)[1]
+    again = {"methods": "fedavg", "resume": "both", **quick}
+    for other in ({"seeds": 2}, {"seeds": 1, "tuned": 2}):
+        with pytest.raises(Refused, match="both goes on by the call that began it"):
+            library.compare(data, **again | other)
+    before = library.load_comparison("both", round="last").runs
+    assert [*before] == ["local"]  # the other has no results
+    table = library.compare(data, seeds=1, **again).table
+    library.compare(data, methods="fedavg", seeds=1, out="whole", **quick)
+    assert table["accuracy"].equals(library.load_comparison("whole").table["accuracy"])
     train = Stacked.train
 
     def interrupted(self, step):

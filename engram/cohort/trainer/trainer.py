@@ -55,7 +55,7 @@ from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
 from engram.scoring.tasks import Task, task_of
 from engram.settings.errors import Refused, one_line
-from engram.settings.method_for_data import check_kept, set_aside, shapes_on
+from engram.settings.method_for_data import check_kept, costs, set_aside, shapes_on
 from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
@@ -223,6 +223,11 @@ class Trainer:
 
         what = self.experiment, self.learner, self.data, self._task, self.shapes
         return Scorer(ServedModels(*what, vectorized=self._vectorized))
+
+    @property
+    def costs(self) -> str:
+        """A client's traffic and memory in a round, in words."""
+        return costs(self.experiment, self.shapes, self.learner.model.frozen)
 
     def lend(self, store: MemoryStore) -> None:
         """Keeps clients' memories in another store from now on."""

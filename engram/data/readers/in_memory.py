@@ -50,7 +50,8 @@ def read_given(source: Source, clients: Sequence[int]) -> Mapping[str, Any]:
         if source.rows is None:
             raise DataError(
                 f"the rows of {source} were given in memory: give them again, in Python, by "
-                "engram.load_run(RUN, data) or engram.simulate(data, resume=RUN)"
+                "engram.load_run(RUN, data), engram.simulate(data, resume=RUN), or of a comparison "
+                "by the call that began it, with resume=FOLDER in place of out"
             )
         return source.rows
     try:

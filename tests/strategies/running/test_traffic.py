@@ -26,28 +26,31 @@ def bytes_in(message):
 
 
 def exchanged(e):
-    """Bytes of the arrays in a round's messages and replies, for each client."""
+    """Bytes of the arrays in a round's messages, and in its replies, for each client."""
     g = grid(trainer(e))
     strategy, model = strategy_of(e, g)
     asked = [*strategy.configure_train(1, model, {}, g)]
     replies = [*g.ask(asked, timeout=60)]
     assert len(replies) == len(asked) == e.clients_per_round
     assert not any(reply.error for reply in replies)
-    return sum(map(bytes_in, (*asked, *replies))) / len(asked)
+    return [sum(map(bytes_in, messages)) / len(asked) for messages in (asked, replies)]
 
 
 @pytest.mark.parametrize("method", EIGHT)
 def test_a_round_takes_the_bytes_of_its_messages(method):
     e = small(num_clients=5, hidden="4", **settings_of(method))
     strategy, _ = strategy_of(e, grid(trainer(e)))
-    assert strategy.rounds.shapes.traffic == exchanged(e)
+    received, sent = exchanged(e)
+    assert strategy.rounds.shapes.traffic == received + sent
+    told = f"receives {received / 1024:,.1f} KiB, sends {sent / 1024:,.1f} KiB"
+    assert f"a round: a client of {method} {told} and keeps " in trainer(e).costs
 
 
 @pytest.mark.parametrize("method", ["fedpac", "fedavg"])
 def test_record_table_and_clock_agree_on_the_bytes(tmp_path, method):
     e = small(num_clients=5, num_rounds=1, eval_every=1, **settings_of(method), **PACES)
     simulate(e, tmp_path)
-    size, record = exchanged(e), Run.open(tmp_path)
+    size, record = sum(exchanged(e)), Run.open(tmp_path)
     assert record.results["client-bytes"] == size
     # A step takes no time: what remains is the transfer, at 1000 bytes a second.
     assert record.rows()[-1]["simulated-seconds"] == pytest.approx(size / 1000)
