@@ -154,7 +154,8 @@ def _hashed(text: str) -> str:
 
 def _keep_newest(last: Path, most: int) -> None:
     """Removes all but the newest entries of a folder, one of which has just changed."""
-    os.utime(last, ns=(time.time_ns(),) * 2)  # the system's own times are too coarse
+    now = time.time_ns()
+    os.utime(last, ns=(now, now))  # the system's own times are too coarse
     if len(names := os.listdir(last.parent)) > most:
         others = [last.with_name(name) for name in names if name != last.name]
         others.sort(key=lambda path: path.stat().st_mtime_ns)
