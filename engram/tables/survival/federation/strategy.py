@@ -9,9 +9,8 @@ import torch
 from engram.core.arrays import Array
 from engram.core.method import Update
 from engram.core.types import Params
-from engram.guards.secure.quantize import Words
+from engram.guards.secure.quantize import WORDS, Words, narrow
 from engram.guards.secure.secure_sum import MASKED
-from engram.guards.secure.wide import WORDS, narrow
 from engram.scoring.evaluation import Evaluation
 from engram.scoring.intervals import quantile
 from engram.settings.errors import RunStopped
