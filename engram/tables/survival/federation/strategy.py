@@ -154,8 +154,8 @@ class CoxExchange(ScoredSites):
         """Takes the next step by the sum over sites; returns and raises as ``aggregate_train``."""
         clients = sorted(client for each in trained.values() for client in each.clients)
         away = self.gather(sites.session.number, (), self._read)
-        for party, why in sites.lost.items():
-            away |= dict.fromkeys(sites.clients[party], why.reason if why else "no reply")
+        for party, lost in sites.lost.items():
+            away |= dict.fromkeys(sites.clients[party], lost.reason if lost else "no reply")
         self.left_out = {client: why for client, why in away.items() if client not in clients}
         self.check_enough(len(clients))
         record = floats_record(sums=narrow(total)[None])
