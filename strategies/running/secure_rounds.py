@@ -11,13 +11,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from engram.core.types import Params
-from engram.guards.secure.quantize import Words
+from engram.guards.secure.quantize import Words, add
 from engram.guards.secure.registry import REGISTRY
 from engram.guards.secure.secure_sum import MASKED
 from engram.guards.secure.server import unmask
 from engram.guards.secure.signatures import Advert
 from engram.guards.secure.terms import digests, session_of, terms
-from engram.guards.secure.wide import add
 from engram.guards.secure.wire import SECURE, STAGE, Stage, read_entries, to_entries
 from engram.settings.errors import Refused, RunStopped, few
 from engram.settings.experiment import Experiment

@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from engram.guards.secure.quantize import Words
-from engram.guards.secure.wide import add, subtract
+from engram.guards.secure.quantize import Words, add, subtract
 
 SEED: Final = 32
 """Bytes of a seed, and of a key."""

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from engram.guards.secure.checks import check_adverts, check_named, check_senders, check_signed
 from engram.guards.secure.masks import SEED, commitment, mask, pairwise, public_of
-from engram.guards.secure.quantize import Words
+from engram.guards.secure.quantize import Words, add
 from engram.guards.secure.sealing import Post
 from engram.guards.secure.session import Session
 from engram.guards.secure.shares import SHARE, Entropy, split
 from engram.guards.secure.signatures import Advert, Identity, Registry, sign_survivors, transcript
-from engram.guards.secure.wide import add
 
 
 class Party:
@@ -81,7 +80,7 @@ class Party:
     def mask(self, *shape: int) -> Words:
         """Returns the mask of its update x_u, of its shape (round 2, MaskedInputCollection).
 
-        y_u - x_u = PRG(b_u) + sum over v in U2 of +-PRG(s_uv)    (mod 2^32; see ``wide.add``)
+        y_u - x_u = PRG(b_u) + sum over v in U2 of +-PRG(s_uv)    (mod 2^32; see ``quantize.add``)
         """
         self._begin("mask")
         others = {p: self._adverts[p].masking for p in self._shares if p != self.number}

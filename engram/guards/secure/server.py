@@ -5,11 +5,10 @@ from contextlib import suppress
 
 from engram.core.checks import must
 from engram.guards.secure.masks import commitment, mask, pairwise, public_of
-from engram.guards.secure.quantize import Words
+from engram.guards.secure.quantize import Words, add, subtract
 from engram.guards.secure.session import Session
 from engram.guards.secure.shares import join
 from engram.guards.secure.signatures import Advert
-from engram.guards.secure.wide import add, subtract
 from engram.settings.errors import Refused
 
 

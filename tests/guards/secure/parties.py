@@ -7,10 +7,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from engram.guards.secure.party import Party
+from engram.guards.secure.quantize import add
 from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Session, threshold
 from engram.guards.secure.signatures import Identity
-from engram.guards.secure.wide import add
 
 STAGES = ("advertise", "share", "mask", "agree", "reveal")
 

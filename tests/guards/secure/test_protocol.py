@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import chisquare
 
 from engram.guards.secure.masks import agreed, mask, pairwise
+from engram.guards.secure.quantize import narrow, widen
 from engram.guards.secure.shares import SHARE, join, split
-from engram.guards.secure.wide import narrow, widen
 from engram.settings.errors import Refused
 from tests.guards.secure.parties import STAGES, Round, entropy, session, vectors
 from tests.samples import entry

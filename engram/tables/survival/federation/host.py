@@ -14,8 +14,8 @@ from engram.core.arrays import Array, Bools
 from engram.data.tables.tables import TableData
 from engram.guards.noise import secret_noise
 from engram.guards.places import Sum
+from engram.guards.secure.quantize import WORDS, add, widen
 from engram.guards.secure.secure_sum import MASKED
-from engram.guards.secure.wide import WORDS, add, widen
 from engram.scoring.survival_scores import concordant_pairs
 from engram.settings.experiment import Experiment
 from engram.tables.federation.molar_messages import SHARED, SITES, SharedEstimate, read_shared

@@ -27,8 +27,8 @@ def sums_record(sites: Sequence[Sums], dim: int, *, third: bool) -> Params:
     """Serializes k sites' sums, a row of numbers each."""
     rows = list[Array]()
     for loglik, score, information, events, cube in sites:
-        parts = [loglik, events], score, information, cube if third else []
-        rows.append(np.concatenate([np.ravel(part) for part in parts]))
+        more = np.zeros(0) if cube is None or not third else cube.ravel()
+        rows.append(np.concatenate([[loglik, events], score, information.ravel(), more]))
     return floats_record(sums=np.reshape(rows, (len(sites), sums_size(dim, third=third))))
 
 

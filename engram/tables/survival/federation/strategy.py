@@ -9,9 +9,8 @@ import torch
 from engram.core.arrays import Array
 from engram.core.method import Update
 from engram.core.types import Params
-from engram.guards.secure.quantize import Words
+from engram.guards.secure.quantize import WORDS, Words, narrow
 from engram.guards.secure.secure_sum import MASKED
-from engram.guards.secure.wide import WORDS, narrow
 from engram.scoring.evaluation import Evaluation
 from engram.scoring.intervals import quantile
 from engram.settings.errors import RunStopped
@@ -155,8 +154,8 @@ class CoxExchange(ScoredSites):
         """Takes the next step by the sum over sites; returns and raises as ``aggregate_train``."""
         clients = sorted(client for each in trained.values() for client in each.clients)
         away = self.gather(sites.session.number, (), self._read)
-        for party, why in sites.lost.items():
-            away |= dict.fromkeys(sites.clients[party], why.reason if why else "no reply")
+        for party, lost in sites.lost.items():
+            away |= dict.fromkeys(sites.clients[party], lost.reason if lost else "no reply")
         self.left_out = {client: why for client, why in away.items() if client not in clients}
         self.check_enough(len(clients))
         record = floats_record(sums=narrow(total)[None])

@@ -9,8 +9,8 @@ from engram.client.hosts import host_of
 from engram.client.memory import RamStore
 from engram.compare.reports.base import plots_of
 from engram.data.tables.tables import table_data
+from engram.guards.secure.quantize import narrow
 from engram.guards.secure.secure_sum import MASKED
-from engram.guards.secure.wide import narrow
 from engram.home.predicting import predict
 from engram.runs.run import Run
 from engram.server.run import run as run_on
