@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +15,7 @@ from torch import nn
 
 import engram
 from engram.settings.errors import REFUSED, Refused
-from engram.settings.fingerprint import source_root
+from engram.settings.fingerprint import fingerprint, source_root
 from engram.settings.plugins import plugins
 from engram.wire.flower import HostGrid, from_flower
 from engram.wire.roster import read_entry
@@ -53,9 +55,10 @@ def module(tmp_path, monkeypatch):
     return "mine"
 
 
-def described(app, run_config, settings=""):
+def described(app, run_config, settings="", source=None):
     """Returns a node's description of its clients, as Flower's message."""
-    content = RecordDict({CONFIG: ConfigRecord({SETTINGS: settings})})
+    config = {SETTINGS: settings, "fingerprint": source or fingerprint()}
+    content = RecordDict({CONFIG: ConfigRecord(config)})
     message = Message(content, dst_node_id=7, message_type=ROSTER_QUERY)
     config = {"partition-id": 1, "num-partitions": 2}
     return app(message, Context(1, 7, config, RecordDict(), run_config))
@@ -95,24 +98,48 @@ def test_a_script_is_no_module():
         engram.make_server_app("__main__")
 
 
+ANSWERS = """
+from pathlib import Path
+from ray import cloudpickle
+from engram.wire.flower import HostGrid, from_flower
+from engram.wire.roster import read_entry
+from tests.simulations.test_apps import described
+HostGrid(None)
+app, source = cloudpickle.loads(Path("app").read_bytes())
+reply = described(app, {}, source=source)
+found = read_entry(from_flower(reply.content)).clients if reply.has_content() else reply.error
+print(getattr(found, "reason", found))
+"""
+
+
+def answer_of(app, folder):
+    """Returns what a process answers that is sent the app, as Ray's workers are.
+
+    It comes to them pickled, they have imported nothing, and look in their folder first.
+    """
+    (folder / "app").write_bytes(cloudpickle.dumps((app, fingerprint())))
+    path = os.pathsep.join([str(source_root()), *sys.path])
+    how = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", ANSWERS], check=False, cwd=folder, **how)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.processes
 def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_path, monkeypatch):
-    # As Ray's workers are: the app comes to them pickled, and they have imported nothing.
     write(tmp_path / "some" / "mine_too" / "__init__.py", "")
     write(tmp_path / "some" / "mine_too" / "apps.py", APPS)
     monkeypatch.syspath_prepend(tmp_path / "some")
     app = importlib.import_module("mine_too.apps").client
-    (tmp_path / "app").write_bytes(cloudpickle.dumps(app))
-    code = (
-        "from ray import cloudpickle; from pathlib import Path; "
-        "from engram.wire.flower import HostGrid, from_flower; "
-        "from engram.wire.roster import read_entry; "
-        "from tests.simulations.test_apps import described; HostGrid(None); "
-        "app = cloudpickle.loads(Path('app').read_bytes()); reply = described(app, {}); "
-        "found = read_entry(from_flower(reply.content)) if reply.has_content() else reply.error; "
-        "print(getattr(found, 'clients', found))"
-    )
-    path = os.pathsep.join([str(source_root()), *sys.path])
-    how = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, "-c", code], check=False, **how)
-    assert done.stdout == "{1: 19}\n", done.stdout + done.stderr
+    assert answer_of(app, tmp_path) == "{1: 19}\n"
+
+
+@pytest.mark.processes
+def test_a_process_that_runs_something_else_is_named(tmp_path):
+    # An older clone of this very platform, in the folder that it was started in.
+    shutil.copytree(source_root() / "engram", tmp_path / "engram")
+    with (tmp_path / "engram" / "client" / "app.py").open("a") as file:
+        file.write("\n# an older state\n")
+    said = answer_of(importlib.import_module("engram.client.app").app, tmp_path)
+    assert re.match(rf"this node runs [0-9a-f]{{16}} from {tmp_path}, but the server runs ", said)
+    assert said.endswith(f"{fingerprint()}\n")
