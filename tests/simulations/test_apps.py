@@ -1,26 +1,16 @@
 """Both sides of an experiment as Flower apps, without Flower's processes."""
 
-import importlib
-import os
-import re
-import shutil
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from ray import cloudpickle
 from torch import nn
 
 import engram
 from engram.settings.errors import REFUSED, Refused
-from engram.settings.fingerprint import fingerprint, source_root
 from engram.settings.plugins import plugins
 from engram.wire.flower import HostGrid, from_flower
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY, SETTINGS
-from tests.settings.test_plugins import write
 from tests.support import small, write_plug_in
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
@@ -55,10 +45,9 @@ def module(tmp_path, monkeypatch):
     return "mine"
 
 
-def described(app, run_config, settings="", source=None):
+def described(app, run_config, settings=""):
     """Returns a node's description of its clients, as Flower's message."""
-    config = {SETTINGS: settings, "fingerprint": source or fingerprint()}
-    content = RecordDict({CONFIG: ConfigRecord(config)})
+    content = RecordDict({CONFIG: ConfigRecord({SETTINGS: settings})})
     message = Message(content, dst_node_id=7, message_type=ROSTER_QUERY)
     config = {"partition-id": 1, "num-partitions": 2}
     return app(message, Context(1, 7, config, RecordDict(), run_config))
@@ -96,50 +85,3 @@ def test_a_server_with_other_settings_is_refused(module):
 def test_a_script_is_no_module():
     with pytest.raises(Refused, match="plug-in must be a Python module that is installed, or in"):
         engram.make_server_app("__main__")
-
-
-ANSWERS = """
-from pathlib import Path
-from ray import cloudpickle
-from engram.wire.flower import HostGrid, from_flower
-from engram.wire.roster import read_entry
-from tests.simulations.test_apps import described
-HostGrid(None)
-app, source = cloudpickle.loads(Path("app").read_bytes())
-reply = described(app, {}, source=source)
-found = read_entry(from_flower(reply.content)).clients if reply.has_content() else reply.error
-print(getattr(found, "reason", found))
-"""
-
-
-def answer_of(app, folder):
-    """Returns what a process answers that is sent the app, as Ray's workers are.
-
-    It comes to them pickled, they have imported nothing, and look in their folder first.
-    """
-    (folder / "app").write_bytes(cloudpickle.dumps((app, fingerprint())))
-    path = os.pathsep.join([str(source_root()), *sys.path])
-    how = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, "-c", ANSWERS], check=False, cwd=folder, **how)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.processes
-def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_path, monkeypatch):
-    write(tmp_path / "some" / "mine_too" / "__init__.py", "")
-    write(tmp_path / "some" / "mine_too" / "apps.py", APPS)
-    monkeypatch.syspath_prepend(tmp_path / "some")
-    app = importlib.import_module("mine_too.apps").client
-    assert answer_of(app, tmp_path) == "{1: 19}\n"
-
-
-@pytest.mark.processes
-def test_a_process_that_runs_something_else_is_named(tmp_path):
-    # An older clone of this very platform, in the folder that it was started in.
-    shutil.copytree(source_root() / "engram", tmp_path / "engram")
-    with (tmp_path / "engram" / "client" / "app.py").open("a") as file:
-        file.write("\n# an older state\n")
-    said = answer_of(importlib.import_module("engram.client.app").app, tmp_path)
-    assert re.match(rf"this node runs [0-9a-f]{{16}} from {tmp_path}, but the server runs ", said)
-    assert said.endswith(f"{fingerprint()}\n")

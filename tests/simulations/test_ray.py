@@ -13,7 +13,7 @@ from engram.runs.run import Run
 from engram.settings.fingerprint import source_root
 from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.engine import simulate
-from tests.brought import cases, loop, test_guard, test_heads
+from tests.brought import cases, loop
 from tests.brought.test_elsewhere import CHOSEN
 from tests.cli.test_new import project
 from tests.golden import federated
@@ -53,7 +53,7 @@ EXPERIMENTS = {
 
 
 NETWORK_PLUG_INS = (networks, mixed)
-USER_PLUG_INS = (cases, test_heads, test_guard)
+USER_PLUG_INS = (cases,)
 # Every network, and all methods that an engine can tell apart.
 NETWORKS = dict(QUICK) | {"convolutions": "pfedhn", "volume": "scaffold"}
 NETWORKS |= {"low-rank adapters": "fedavg", "built-in resnet with group norm": "fedem"}
@@ -81,9 +81,8 @@ def of_networks(folder):
 
 
 def of_users(folder):
-    """The experiments with users' losses, metrics, data, method and guard, by name."""
-    found = {name: loop.experiment(name, folder) for name in BROUGHT}
-    return found | {"heads": test_heads.experiment(), "guard": test_guard.experiment()}
+    """The experiments with users' losses, metrics and data, by name."""
+    return {name: loop.experiment(name, folder) for name in BROUGHT}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +99,8 @@ def ray(superlink, tmp_path_factory):
     for modules, made in (NETWORK_PLUG_INS, of_networks), (USER_PLUG_INS, of_users):
         with forgotten():
             own = {"plug-ins": load(modules)}
-            for name, e in made(folder).items():
+            (folder / made.__name__).mkdir()
+            for name, e in made(folder / made.__name__).items():
                 configs.append(e.to_config() | own | {"out": f"{folder}/{name}"})
     return run_several(superlink, folder, configs), folder
 
@@ -178,7 +178,7 @@ def test_a_preset_runs_and_goes_on(ray):
 
 def test_users_networks_and_rows_of_several_types_give_the_same(ray, plug_ins, tmp_path):
     load(NETWORK_PLUG_INS)
-    for name, e in of_networks(ray[1]).items():
+    for name, e in of_networks(ray[1] / "of_networks").items():
         simulate(e, tmp_path / name)
         records = Run.open(tmp_path / name), record_of(ray, name)
         one, other = (record.load_checkpoint().model for record in records)
@@ -192,9 +192,7 @@ def test_users_own_things_keep_their_contract(ray, plug_ins, tmp_path):
     for name in BROUGHT:
         with entry(name):
             folder = record_of(ray, name).folder
-            loop.check(name, loop.experiment(name, ray[1]), folder)
-    test_heads.assert_as_here(record_of(ray, "heads").folder, tmp_path / "heads")
-    test_guard.assert_as_here(record_of(ray, "guard").folder, tmp_path / "guard")
+            loop.check(name, loop.experiment(name, ray[1] / "of_users"), folder)
 
 
 def test_a_project_runs_as_in_one_process(superlink, tmp_path, engram, monkeypatch, plug_ins):
