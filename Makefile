@@ -1,8 +1,6 @@
 # Everything runs in a virtual environment of its own, made from constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-# Of thirty thousand modules few are ever imported: those are compiled then.
-INSTALL := pip install --quiet --no-compile
 # Hundreds of processes that tests start would each compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -72,7 +70,7 @@ sbom: .venv/docs-ready
 	  --output-file build/sbom-environment.json .venv
 
 bench: .venv/ready
-	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks.rounds
 	$(BIN)/python -m benchmarks.scale
 
@@ -82,18 +80,18 @@ containers: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "engram needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 # Of two pins of one package, the first counts.
 .newest/ready: pyproject.toml constraints.txt constraints-newest.txt
 	$(PYTHON) -m venv .newest
 	awk -F== '!seen[tolower($$1)]++' constraints-newest.txt constraints.txt > .newest/constraints.txt
-	.newest/bin/$(INSTALL) --constraint .newest/constraints.txt --editable '.[dev]'
+	.newest/bin/pip install --quiet --constraint .newest/constraints.txt --editable '.[dev]'
 	touch $@
 
 .venv/docs-ready: .venv/ready
-	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 clean:
