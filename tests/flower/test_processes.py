@@ -87,7 +87,7 @@ def test_a_node_that_is_killed_and_a_run_that_ends_go_on(engram, tmp_path, stock
         mod=("mods=[mod]", own),
         names=("import batches, mod", "import Mod, Site, batches"),
     )
-    words = f"resume={str(server)!r}, min_train_nodes=2, min_available_nodes=2, "
+    words = f"resume={str(server)!r}, min_train_nodes=3, min_available_nodes=3, "
     change(
         folder / "hospitals" / "server_app.py",
         strategy=("Ditto(global_model, ", f"Ditto(global_model, {words}"),
@@ -103,21 +103,21 @@ def test_a_node_that_is_killed_and_a_run_that_ends_go_on(engram, tmp_path, stock
         stock.flwr("run", str(folder), "stock", "--run-config", config)
 
     try:
-        begin(2, "one.pt")
+        begin(3, "one.pt")
         wait_for(lambda: newest() >= 1, "a round")
         stock.kill("node-1")
         stock.supernode(1)
-        wait_for(lambda: newest() == 2 and (tmp_path / "one.pt").is_file(), "the first run")
+        wait_for(lambda: newest() == 3 and (tmp_path / "one.pt").is_file(), "the first run")
         (training,) = memory.iterdir()
-        versions = [max(DiskStore(training).versions(c)) for c in range(2)]
-        assert versions[0] == 2
-        assert versions[1] >= 1  # it may have missed a round
-        begin(3, "two.pt")
-        wait_for(lambda: newest() == 3 and (tmp_path / "two.pt").is_file(), "the second run")
+        versions = {c: max(DiskStore(training).versions(c)) for c in range(3)}
+        assert versions[0] == versions[2] == 3
+        assert versions[1] >= 2  # it may have missed a round
+        begin(4, "two.pt")
+        wait_for(lambda: newest() == 4 and (tmp_path / "two.pt").is_file(), "the second run")
     except AssertionError as error:
         raise AssertionError(stock.said()) from error
     assert [*memory.iterdir()] == [training]  # the same memories
-    assert {max(DiskStore(training).versions(c)) for c in range(2)} == {3}
+    assert {max(DiskStore(training).versions(c)) for c in range(3)} == {4}
     assert "has lost its memory" not in stock.said()
     one, two = (torch.load(tmp_path / f"{name}.pt") for name in ("one", "two"))
     assert 0 < gap(one, two) < 1

@@ -24,7 +24,7 @@ from tests.support import assert_same
 
 pytestmark = pytest.mark.processes
 
-NODES, ROUNDS = 2, 2
+NODES, ROUNDS = 3, 2
 BIN = Path(sys.executable).parent
 OVER_HTTP = find_spec("flwr.superlink.routers.fleet") is not None  # later releases' only way
 
