@@ -37,7 +37,7 @@ test-processes: .venv/ready
 
 newest: .newest/ready
 	.newest/bin/pytest $(FLOWER) $(BY_FILE)
-	.newest/bin/pytest -m processes $(FLOWER_PROCESSES)
+	.newest/bin/pytest -m processes $(FLOWER_PROCESSES) $(BY_FILE)
 	rm -rf .newest/run
 	.newest/bin/engram federation --clients 3 --set num-rounds=2 --out .newest/run
 

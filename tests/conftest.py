@@ -3,8 +3,6 @@
 import gc
 import logging
 import os
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,10 +18,15 @@ torch.set_num_threads(1)
 logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
-LONG = {"test_golden.py", "test_every_method.py", "test_sinewave.py", "test_protection.py"} | {
-    *("test_federation.py", "test_nodes.py", "test_operation.py", "test_policy.py"),  # of processes
-    *("test_ray.py", "test_elsewhere.py", "test_schema.py"),
-}
+# The files that take longest, so that no process is alone with one in the end.
+LONG = (
+    *("simulations/test_ray.py", "flower/test_processes.py", "processes/test_stock_flower.py"),
+    *("processes/test_federation.py", "brought/test_elsewhere.py", "processes/test_members.py"),
+    *("processes/test_operation.py", "processes/test_policy.py", "processes/test_nodes.py"),
+    *("processes/test_schema.py", "benchmarks/test_membership.py", "data/test_large_data.py"),
+    *("golden/test_every_method.py", "replies/test_contract.py", "golden/test_golden.py"),
+    *("meta/studies/test_sinewave.py", "running/test_protection.py"),
+)
 
 
 def pytest_addoption(parser):
@@ -32,8 +35,10 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Begins with late files that take long, so that no process is alone with one in the end."""
-    items.sort(key=lambda item: item.path.name not in LONG)
+    """Begins with the files that take long."""
+    names = [item.path.as_posix() for item in items]
+    first = {name: i for i, end in enumerate(LONG) for name in names if name.endswith(end)}
+    items.sort(key=lambda item: first.get(item.path.as_posix(), len(LONG)))
 
 
 def pytest_collection_finish():
@@ -135,21 +140,9 @@ def lines(monkeypatch):
 
 
 @pytest.fixture
-def plug_ins(monkeypatch):
+def plug_ins():
     """Forgets what a test's plug-ins have registered, and that there were any."""
-    from engram.settings.plugins import plugins
-    from tests.registries import REGISTRIES, SCIENCE, load_families
+    from tests.registries import forgotten
 
-    load_families()
-    before = [dict(known) for known in REGISTRIES]
-    monkeypatch.setenv("ENGRAM_PLUGINS", "")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield
-    packages = {Path(plugin).name.partition(".")[0] for plugin in plugins()}
-    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
-        del sys.modules[name]
-    ours = {n: each for n, each in SCIENCE.items() if each.__module__.startswith("engram.methods.")}
-    for known, names in zip(REGISTRIES, before, strict=True):
-        known.clear()
-        known.update(names)
-    SCIENCE.update(ours)  # a method's module registers it once, when it is first used
+    with forgotten():
+        yield

@@ -1,4 +1,10 @@
-"""Everything that plug-ins may add to, for the fixture that takes it away again."""
+"""Everything that plug-ins may add to, and what takes it away again."""
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 from engram.client.hosts import HOSTS
 from engram.compare.reports.base import REPORTS
@@ -12,6 +18,7 @@ from engram.networks.registry import NETWORKS
 from engram.scoring.metrics import METRICS
 from engram.scoring.tasks import LOSSES
 from engram.settings.families import METHODS
+from engram.settings.plugins import VARIABLE, plugins
 from engram.strategies.running.base import STRATEGIES
 
 REGISTRIES = (METHODS, SCIENCE, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
@@ -23,3 +30,24 @@ def load_families() -> None:
     """Imports every family's files, each of which registers its family once."""
     for known in FAMILIES:
         assert all(known[method.plug_in] for method in METHODS.values())
+
+
+@contextmanager
+def forgotten():
+    """Forgets in the end what plug-ins have registered meanwhile, and that there were any."""
+    load_families()
+    before = [dict(known) for known in REGISTRIES]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv(VARIABLE, "")
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        try:
+            yield
+        finally:
+            packages = {Path(plugin).name.partition(".")[0] for plugin in plugins()}
+            for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+                del sys.modules[name]
+            ours = {n: m for n, m in SCIENCE.items() if m.__module__.startswith("engram.methods.")}
+            for known, names in zip(REGISTRIES, before, strict=True):
+                known.clear()
+                known.update(names)
+            SCIENCE.update(ours)  # a method's module registers it once, when it is first used

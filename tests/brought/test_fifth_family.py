@@ -145,7 +145,7 @@ def test_it_runs_on_other_engines(engram, engine, tmp_path):
     if engine == "grpc":
         engram(*PLUG, "federation", *SETS, "--clients=2", "--out=there")
     else:
-        from tests.simulations.test_ray import SuperLink, toml
+        from tests.simulations.superlink import SuperLink, toml
 
         engram(*PLUG, "app", "app")
         settings = Run.open(Path("here")).config["settings"]

@@ -15,7 +15,7 @@ from tests.flower.support import gap
 from tests.processes.support import wait_for
 from tests.processes.test_stock_flower import BIN, Stock
 from tests.processes.test_stock_flower import stock as stock  # noqa: PLC0414 - a fixture
-from tests.simulations.test_ray import SuperLink
+from tests.simulations.superlink import SuperLink
 
 pytestmark = pytest.mark.processes
 

@@ -1,24 +1,16 @@
 """Both sides of an experiment as Flower apps, without Flower's processes."""
 
-import importlib
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from ray import cloudpickle
 from torch import nn
 
 import engram
 from engram.settings.errors import REFUSED, Refused
-from engram.settings.fingerprint import source_root
 from engram.settings.plugins import plugins
 from engram.wire.flower import HostGrid, from_flower
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY, SETTINGS
-from tests.settings.test_plugins import write
 from tests.support import small, write_plug_in
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
@@ -93,26 +85,3 @@ def test_a_server_with_other_settings_is_refused(module):
 def test_a_script_is_no_module():
     with pytest.raises(Refused, match="plug-in must be a Python module that is installed, or in"):
         engram.make_server_app("__main__")
-
-
-@pytest.mark.processes
-def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_path, monkeypatch):
-    # As Ray's workers are: the app comes to them pickled, and they have imported nothing.
-    write(tmp_path / "some" / "mine_too" / "__init__.py", "")
-    write(tmp_path / "some" / "mine_too" / "apps.py", APPS)
-    monkeypatch.syspath_prepend(tmp_path / "some")
-    app = importlib.import_module("mine_too.apps").client
-    (tmp_path / "app").write_bytes(cloudpickle.dumps(app))
-    code = (
-        "from ray import cloudpickle; from pathlib import Path; "
-        "from engram.wire.flower import HostGrid, from_flower; "
-        "from engram.wire.roster import read_entry; "
-        "from tests.simulations.test_apps import described; HostGrid(None); "
-        "app = cloudpickle.loads(Path('app').read_bytes()); reply = described(app, {}); "
-        "found = read_entry(from_flower(reply.content)) if reply.has_content() else reply.error; "
-        "print(getattr(found, 'clients', found))"
-    )
-    path = os.pathsep.join([str(source_root()), *sys.path])
-    how = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, "-c", code], check=False, **how)
-    assert done.stdout == "{1: 19}\n", done.stdout + done.stderr

@@ -1,95 +1,39 @@
 """The same apps on Flower's Ray simulation, started by `flwr run` as a user would."""
 
-import contextlib
 import importlib
 import json
-import os
-import re
-import shutil
-import subprocess
-import sys
 import tomllib
-from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
+import torch
 
+from engram.core.tree import is_finite
 from engram.runs.run import Run
-from engram.settings.fingerprint import fingerprint, source_root
+from engram.settings.fingerprint import source_root
+from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.engine import simulate
+from tests.brought import cases, loop
+from tests.brought.test_elsewhere import CHOSEN
 from tests.cli.test_new import project
 from tests.golden import federated
-from tests.link.wire.processes import PATIENCE, free_port
-from tests.processes.support import wait_for
+from tests.networks import mixed, networks
+from tests.networks.test_modules import QUICK
+from tests.networks.test_modules import experiment as network_experiment
+from tests.registries import forgotten
+from tests.samples import entry
 from tests.settings.test_plugins import write
+from tests.simulations.superlink import SuperLink, run_several, toml, write_app
 from tests.simulations.test_apps import APPS
 from tests.support import assert_same, small
 
 pytestmark = pytest.mark.processes
-
-BIN = Path(sys.executable).parent
-
-
-class SuperLink:
-    """A local simulation SuperLink of our own: `flwr run` attaches to whatever it finds."""
-
-    def __init__(self, folder, cwd=None):
-        http, control = free_port(), free_port()
-        # A Ray worker's path begins with the folder it was started in: one that is empty.
-        (folder / "empty").mkdir()
-        self.env = os.environ | {
-            "FLWR_HOME": str(folder / "home"),
-            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
-            "FLWR_LOCAL_CONTROL_API_PORT": str(control),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "RAY_ADDRESS": "local",  # Flower would join any cluster that runs on this machine
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        }
-        command = f"--simulation --insecure --isolation subprocess --host 127.0.0.1 --port {http}"
-        words = [*command.split(), "--control-api-address", f"127.0.0.1:{control}"]
-        how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": self.env}
-        self.process = subprocess.Popen(
-            [BIN / "flower-superlink", *words], cwd=cwd or folder / "empty", **how
-        )
-
-        def answers():
-            with contextlib.suppress(httpx.HTTPError):
-                return httpx.get(f"http://127.0.0.1:{http}/health").is_success
-
-        wait_for(answers, "the SuperLink")
-
-    def run(self, app, config, nodes=2):
-        """Runs an app to its end; returns what was printed."""
-        federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
-        words = ["run", app, "--stream", "--run-config", config, "--federation-config", federation]
-        how = {"capture_output": True, "text": True, "timeout": PATIENCE}
-        done = subprocess.run([BIN / "flwr", *words], env=self.env, check=False, **how)
-        return done.stdout + done.stderr
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *failure):
-        self.process.terminate()
-        self.process.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")
 def superlink(tmp_path_factory):
     with SuperLink(tmp_path_factory.mktemp("ray")) as link:
         yield link
-
-
-def toml(settings):
-    return " ".join(f"{key}={_quoted(value)}" for key, value in settings.items())
-
-
-def _quoted(value):
-    """Returns a value for Flower, which reads no escaped quotes."""
-    return f"'{value}'" if isinstance(value, str) else json.dumps(value)
 
 
 GOLDEN = ("local-moml, carried, exact", "pfedme")
@@ -108,42 +52,57 @@ EXPERIMENTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def preset(superlink, tmp_path_factory):
-    """What was printed by a run of two rounds of a preset, which is in the folder ``run``."""
-    folder = tmp_path_factory.mktemp("preset")
-    text = (source_root() / "simulations" / "presets" / "cross_silo.toml").read_text()
-    text = text.replace("num-rounds = 100", "num-rounds = 2")
-    settings = tomllib.loads(text) | {"local-steps": 1}
-    beside = {"engram": json.dumps(settings), "out": f"{folder}/run"}
-    return superlink.run(source_root(), toml(beside)), folder / "run"
+NETWORK_PLUG_INS = (networks, mixed)
+USER_PLUG_INS = (cases,)
+# Every network, and all methods that an engine can tell apart.
+NETWORKS = dict(QUICK) | {"convolutions": "pfedhn", "volume": "scaffold"}
+NETWORKS |= {"low-rank adapters": "fedavg", "built-in resnet with group norm": "fedem"}
+BROUGHT = [name for name in cases.CASES if name not in CHOSEN]  # which have nodes over gRPC
+
+
+def load(modules):
+    """Loads files as plug-ins; returns their names, with commas."""
+    names = ",".join(module.__file__.removesuffix(".py") for module in modules)
+    add_plugins(names)
+    load_plugins()
+    return names
+
+
+def of_networks(folder):
+    """The experiments of users' networks, and of rows of several types, by name."""
+    found = {}
+    for case, method in NETWORKS.items():
+        rows = folder / f"{case}.npz"
+        np.savez(rows, **networks.CASES[case][1], task=networks.clients())
+        settings = {"method": method, "memory": "carry", "dataset": f"npz:{rows}"}
+        found[f"{case}, {method}"] = network_experiment(case, **settings)
+    images = (mixed.all_grey, mixed.some_grey, mixed.none_grey)
+    return found | {of.__name__: mixed.experiment(of) for of in images}
+
+
+def of_users(folder):
+    """The experiments with users' losses, metrics and data, by name."""
+    return {name: loop.experiment(name, folder) for name in BROUGHT}
 
 
 @pytest.fixture(scope="module")
-def ray(superlink, preset, tmp_path_factory):
-    """All experiments in one run, and the preset for two more rounds; what was printed, where."""
+def ray(superlink, tmp_path_factory):
+    """All experiments in one run of Flower: what was printed, and their folder."""
     folder = tmp_path_factory.mktemp("several")
     configs = [e.to_config() | {"out": f"{folder}/{name}"} for name, e in EXPERIMENTS.items()]
-    more = Run.open(preset[1]).config["settings"]
-    configs.append(more | {"num-rounds": 4, "out": "", "resume": str(preset[1])})
+    text = (source_root() / "simulations" / "presets" / "cross_silo.toml").read_text()
+    preset = tomllib.loads(text) | {"local-steps": 1}
+    for rounds, place in (2, "out"), (4, "resume"):
+        settings = json.dumps(preset | {"num-rounds": rounds})
+        configs.append({"engram": settings, place: f"{folder}/preset"})
+    # Some of the users' networks have names of those before, which they replace.
+    for modules, made in (NETWORK_PLUG_INS, of_networks), (USER_PLUG_INS, of_users):
+        with forgotten():
+            own = {"plug-ins": load(modules)}
+            (folder / made.__name__).mkdir()
+            for name, e in made(folder / made.__name__).items():
+                configs.append(e.to_config() | own | {"out": f"{folder}/{name}"})
     return run_several(superlink, folder, configs), folder
-
-
-def write_app(folder, module, config):
-    """Writes the pyproject.toml of an app whose components a module has."""
-    project = '[project]\nname = "mine"\nversion = "1.0.0"\n[tool.uv]\npackage = false\n'
-    components = f'serverapp = "{module}:server"\nclientapp = "{module}:client"\n'
-    app = f'[tool.flwr.app]\npublisher = "me"\n[tool.flwr.app.components]\n{components}'
-    write(folder / "pyproject.toml", f"{project}{app}[tool.flwr.app.config]\n{config}")
-
-
-def run_several(superlink, folder, configs):
-    """Does several experiments in one run of Flower; returns what was printed."""
-    write_app(folder / "app", "several", 'experiments = ""\n')
-    shutil.copy(Path(__file__).with_name("several.py"), folder / "app")
-    (folder / "experiments.json").write_text(json.dumps(configs))
-    config = toml({"experiments": f"{folder}/experiments.json"})
-    return superlink.run(folder / "app", config, nodes=3)
 
 
 def record_of(ray, name):
@@ -210,12 +169,30 @@ def test_noise_is_secret_on_nodes(ray, tmp_path):
     assert 0.7 * noise < float(apart.std()) < 1.5 * noise
 
 
-def test_a_preset_runs_and_goes_on(preset, ray):
-    printed, folder = preset
-    assert "(global model: " in printed, printed
-    record = Run.open(folder)
+def test_a_preset_runs_and_goes_on(ray):
+    record = record_of(ray, "preset")
+    assert "(global model: " in ray[0]
     assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4], ray[0]
-    assert len(list((folder / "memory").glob("*/client-*"))) == 10
+    assert len(list((record.folder / "memory").glob("*/client-*"))) == 10
+
+
+def test_users_networks_and_rows_of_several_types_give_the_same(ray, plug_ins, tmp_path):
+    load(NETWORK_PLUG_INS)
+    for name, e in of_networks(ray[1] / "of_networks").items():
+        simulate(e, tmp_path / name)
+        records = Run.open(tmp_path / name), record_of(ray, name)
+        one, other = (record.load_checkpoint().model for record in records)
+        with entry(name):
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
+            assert is_finite(one)
+
+
+def test_users_own_things_keep_their_contract(ray, plug_ins, tmp_path):
+    load(USER_PLUG_INS)
+    for name in BROUGHT:
+        with entry(name):
+            folder = record_of(ray, name).folder
+            loop.check(name, loop.experiment(name, ray[1] / "of_users"), folder)
 
 
 def test_a_project_runs_as_in_one_process(superlink, tmp_path, engram, monkeypatch, plug_ins):
@@ -247,18 +224,3 @@ def test_an_app_of_a_users_own(superlink, tmp_path, monkeypatch, plug_ins):
     there = engram.load_run(tmp_path / "there")
     assert_same(there.model, here.model, atol=1e-6)
     assert there.clients.index.tolist() == ["park", "lake", "hill"]
-
-
-def test_nodes_that_run_something_else_are_named_at_the_roster_query(tmp_path):
-    # An older clone of this very platform, in the folder that the SuperLink was started in.
-    decoy = tmp_path / "decoy"
-    shutil.copytree(source_root() / "engram", decoy / "engram")
-    with (decoy / "engram" / "client" / "app.py").open("a") as file:
-        file.write("\n# an older state\n")
-    with SuperLink(tmp_path, decoy) as link:
-        printed = link.run(source_root(), toml({"out": str(tmp_path / "run")}))
-    lines = [line for line in printed.splitlines() if "engram: 0 of 20 clients" in line]
-    assert lines, printed
-    assert re.search(rf"node \d+ cannot .*: this node runs [0-9a-f]{{16}} from {decoy}", lines[0])
-    assert f"but the server runs {fingerprint()}" in lines[0]
-    assert not (tmp_path / "run").exists()
