@@ -27,8 +27,8 @@ from engram.core import (
     pick,
     scatter,
 )
-from engram.guards.changes import changes
 from engram.core.slots import flat, over_slots
+from engram.guards.changes import changes
 
 # --- The method ----------------------------------------------------------------------------------
 

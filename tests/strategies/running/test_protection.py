@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from engram.guards.changes import changes
 from engram.core.method import Update
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.tree import add_scaled, clip, norm
+from engram.guards.changes import changes
 from engram.guards.noise import simulated_noise
 from engram.guards.robust.centers import median, trimmed_mean
 from engram.guards.robust.neighbors import krum
