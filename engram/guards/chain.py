@@ -58,7 +58,7 @@ def chain(*guards: Guard) -> Guard:
 
     def arrive(at: At, update: Update) -> Update | Refusal:
         for guard, place in reversed(standing(at)):
-            if guard.arrive is IDLE.arrive:
+            if not guard.acts("arrive"):
                 continue
             left, refused = parted([guard.arrive(place, update)])
             if refused:
