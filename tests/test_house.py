@@ -12,6 +12,7 @@ from functools import cache
 from itertools import chain
 
 import numpy as np
+import pytest
 
 import engram
 from engram.core import method as protocol
@@ -201,7 +202,21 @@ def test_a_trainer_loads_no_more_modules_than_it_needs():
     assert len(files) <= 53, sorted(files)  # packages without code are none
 
 
-def test_one_more_round_goes_through_few_files(tmp_path):
+DITTO = {"method": "ditto"}
+NOISE = {"method": "fedavg", "privacy": "central", "noise_multiplier": 1.0, "clip": 1.0}
+CODED = DITTO | {"compress": "8-bit", "merge": "median"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "most_files", "most_functions"),
+    [
+        (DITTO, 26, 130),
+        pytest.param(NOISE, 38, 175, marks=pytest.mark.full),
+        pytest.param(CODED, 35, 157, marks=pytest.mark.full),
+    ],
+    ids=["ditto", "central noise", "8 bits and a median"],
+)
+def test_one_more_round_goes_through_few_files(settings, most_files, most_functions, tmp_path):
     def called(rounds):
         """Returns the number of calls of each function of ours in a run."""
         count = Counter()
@@ -211,10 +226,10 @@ def test_one_more_round_goes_through_few_files(tmp_path):
             if event == "call" and place.startswith(ours):
                 count[place, frame.f_code.co_firstlineno, frame.f_code.co_name] += 1
 
-        settings = {"method": "ditto", "num_rounds": rounds, "progress": False}
+        given = settings | {"num_rounds": rounds, "progress": False}
         sys.setprofile(note)
         try:
-            engram.simulate(dataset="digits", out=tmp_path / f"{len(seen)}", **settings)
+            engram.simulate(dataset="digits", out=tmp_path / f"{len(seen)}", **given)
         finally:
             sys.setprofile(None)
         seen.append(count)
@@ -225,9 +240,9 @@ def test_one_more_round_goes_through_few_files(tmp_path):
         called(rounds)
     _, few, more = seen
     grown = {key for key, count in more.items() if count > few[key]}
-    assert len({file for file, *_ in grown}) <= 26
+    assert len({file for file, *_ in grown}) <= most_files
     # Comprehensions are functions in some versions of Python.
-    assert len([name for *_, name in grown if not name.startswith("<")]) <= 130
+    assert len([name for *_, name in grown if not name.startswith("<")]) <= most_functions
 
 
 HOSTING = """

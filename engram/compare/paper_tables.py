@@ -1,5 +1,6 @@
 """Tables of a comparison for others: frames of pandas, CSV, and LaTeX with booktabs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -149,12 +150,12 @@ class _Column(NamedTuple):
         claims = self.results.claims if self.spread else None
         apart = claims.pairs.get((claims.best, label)) if claims else None
         alike = apart is not None and not apart.shown and apart.low > -np.inf
-        metric = self.results.metric
-        texts = [
-            metric.in_words(float(row[key]), 1)
-            for key in (self.figure, self.spread)
-            if np.isfinite(row.get(key, np.nan))
-        ]
+        metric, spread = self.results.metric, float(row.get(self.spread, np.nan))
+        if metric.percent or not spread > 0:
+            texts = [metric.in_words(each, 1) for each in (value, spread) if np.isfinite(each)]
+        else:  # places of the spread's second digit
+            places = max(0, 1 - math.floor(math.log10(spread)))
+            texts = [f"{each:.{places}f}" for each in (value, spread)]
         return " ± ".join(texts) + "†" * alike
 
 
@@ -267,7 +268,7 @@ def _fit(columns: list[_Column], rows: Sequence[tuple[str, Any]], width: str) ->
     more += sorted((c for c in columns if c.scale), key=lambda c: c.results is None)
     while more and letters() > WIDTHS[width]:
         columns.remove(last := more.pop())
-        left.insert(0, last.head)
+        left.insert(0, f"{last.results.metric.name if last.results else 'cost'} {last.head}")
     if (found := letters()) > WIDTHS[width]:
         instead = "take width two" if found <= WIDTHS["two"] else "take fewer metrics"
         had = f"{found} letters, and {width} column{'s' * (width == 'two')} of a paper "

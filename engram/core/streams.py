@@ -53,7 +53,10 @@ class Stream(IntEnum):
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:
-    """Returns a fresh generator for ``(seed, stream, keys)``; all are >= 0."""
+    """Returns a fresh generator for ``(seed, stream, keys)``; all are >= 0.
+
+    Zeros at the end of keys count for nothing: numpy fills keys up with them.
+    """
     return np.random.default_rng([seed, stream, *keys])
 
 

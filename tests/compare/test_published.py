@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -169,6 +170,9 @@ def test_latex_has_a_line_for_each_row(found, tmp_path):
     ditto, _ = [line for line in lines if line[0] == "ditto"]
     shown = re.sub(r"\\textbf{(.*)}", r"\1", ditto[1]).removesuffix(r"$^\dagger$")
     assert shown == rf"{mean:.1f} $\pm$ {spread:.1f}"
+    places = -Decimal(f"{row['f1-seed-std']:.1e}").as_tuple().exponent  # two digits of the spread
+    mean, spread = (f"{row[key]:.{places}f}" for key in ("f1", "f1-seed-std"))
+    assert re.match(rf"(\\textbf{{)?{mean} \$\\pm\$ {spread}", ditto[2])
     assert r"\begin{table*}" in found.to_latex(width="two")
     assert table.count("{") == table.count("}")
     never = set.intersection(*(set(each["unseen"]) for each in results(found, "ditto")))
