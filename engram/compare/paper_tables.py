@@ -15,7 +15,7 @@ from engram.compare.report_rows import (
     CLOCK,
     NEW_CLIENTS,
     client_scores,
-    ends,
+    headings,
     models_of,
     shown_rounds,
     told_round,
@@ -58,7 +58,7 @@ def summary(found: Sequence[Results]) -> pd.DataFrame:
     """
     columns: dict[Any, dict[Any, Any]] = {"seeds": {}}
     for results in found:
-        name, keys = results.metric.name, [*ends(results.metric).values(), "-seed-std", COMMON]
+        name, keys = results.metric.name, [*headings(results.metric).values(), "-seed-std", COMMON]
         keys += [ELSEWHERE + end for end in ("", "-low", "-high")]
         rows = {row["method"]: row for row in results.rows}
         columns["seeds"] |= {label: row["runs"] for label, row in rows.items()}
@@ -209,7 +209,7 @@ def _columns(found: Sequence[Results], frame: pd.DataFrame, *, wide: bool) -> li
         columns.append(_Column(results, title, name, f"{name}-seed-std"))
         if not wide:
             continue
-        for head, end in ends(metric).items():
+        for head, end in headings(metric).items():
             if end:
                 scale = {"-variance": metric.scale**2, "-jain": 1.0}.get(end, 0.0)
                 columns.append(_Column(results, head, name + end, scale=scale))

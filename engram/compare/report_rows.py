@@ -260,7 +260,7 @@ def told_round(row: Mapping[str, Any]) -> str:
     return f"after {row['rounds']} rounds" if row["selected-round"] is None else "at the best round"
 
 
-def ends(metric: Metric) -> dict[str, str]:
+def headings(metric: Metric) -> dict[str, str]:
     """Returns the figures of a table by heading: the ends of their names in a summary.
 
     The median stands beside the mean where it is what counts: see ``Metric.center``.
@@ -272,9 +272,9 @@ def ends(metric: Metric) -> dict[str, str]:
 
 
 def figures_of_clients(scores: npt.NDArray[np.float64], metric: Metric) -> tuple[float, ...]:
-    """Computes the figures of ``ends`` of a seed's clients; NaN if none has a score."""
+    """Computes the figures of ``headings`` of a seed's clients; NaN if none has a score."""
     known, functions = scores[np.isfinite(scores)], figures_of(metric)
-    each = ends(metric).values()
+    each = headings(metric).values()
     return tuple(float(functions[end](known)) if known.size else np.nan for end in each)
 
 
@@ -291,13 +291,13 @@ def others(
         name: [figures_of_clients(seed, metric) for seed in scores]
         for name, scores in references.items()
     }
-    keys = [metric.name + COMMON + end for end in ends(metric).values()]
+    keys = [metric.name + COMMON + end for end in headings(metric).values()]
     for records in runs.values():  # not every method has a global model
         initial = [[record.rows()[0].get(key) for key in keys] for record in records]
         if not any(mean is None for mean, *_ in initial):
             found[UNTRAINED] = np.array(initial, float).tolist()
             break
-    called = [metric.name + end for end in ends(metric).values()]
+    called = [metric.name + end for end in headings(metric).values()]
     rows = {}
     for name, seeds in found.items():
         known = [seed for seed in seeds if np.isfinite(seed[0])] or [(np.nan,) * len(called)]

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from engram.cli.console import new_table
 from engram.compare.differences import SHARE_SEEDS
-from engram.compare.report_rows import NEW_CLIENTS, WORSE, ends, told_round
+from engram.compare.report_rows import NEW_CLIENTS, WORSE, headings, told_round
 from engram.link.console import WHOLE
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
@@ -79,7 +79,7 @@ def method_table(
     name, middle = metric.name, center_key(metric.name + COMMON, metric)
     further = {
         heading: end
-        for heading, end in ends(metric).items()
+        for heading, end in headings(metric).items()
         if heading not in ("mean", "s.d.", "variance", "jain")
     }
     meaning = {
