@@ -140,9 +140,9 @@ def lines(monkeypatch):
 
 
 @pytest.fixture
-def plug_ins():
+def plug_ins(monkeypatch):
     """Forgets what a test's plug-ins have registered, and that there were any."""
     from tests.registries import forgotten
 
-    with forgotten():
+    with forgotten(monkeypatch):
         yield

@@ -4,8 +4,6 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from engram.client.hosts import HOSTS
 from engram.compare.reports.base import REPORTS
 from engram.core.settings import METHODS as SCIENCE
@@ -33,21 +31,18 @@ def load_families() -> None:
 
 
 @contextmanager
-def forgotten():
+def forgotten(monkeypatch):
     """Forgets in the end what plug-ins have registered meanwhile, and that there were any."""
     load_families()
     before = [dict(known) for known in REGISTRIES]
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv(VARIABLE, "")
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        try:
-            yield
-        finally:
-            packages = {Path(plugin).name.partition(".")[0] for plugin in plugins()}
-            for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
-                del sys.modules[name]
-            ours = {n: m for n, m in SCIENCE.items() if m.__module__.startswith("engram.methods.")}
-            for known, names in zip(REGISTRIES, before, strict=True):
-                known.clear()
-                known.update(names)
-            SCIENCE.update(ours)  # a method's module registers it once, when it is first used
+    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    packages = {Path(plugin).name.partition(".")[0] for plugin in plugins()}
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
+    ours = {n: each for n, each in SCIENCE.items() if each.__module__.startswith("engram.methods.")}
+    for known, names in zip(REGISTRIES, before, strict=True):
+        known.clear()
+        known.update(names)
+    SCIENCE.update(ours)  # a method's module registers it once, when it is first used

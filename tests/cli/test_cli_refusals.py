@@ -178,7 +178,7 @@ def test_a_damaged_run_is_named(engram):
             status, out, err = engram(*command)
             assert status in (1, 2)
             assert out == ""
-            assert re.fullmatch(r"engram: .*run/.* is damaged.*\n", err), err
+            assert re.fullmatch(r"(a round: .*\n)?engram: .*run/.* is damaged.*\n", err), err
 
 
 def test_a_damaged_comparison_is_named(engram):
@@ -197,7 +197,9 @@ def test_a_full_disk_is_one_line(engram, monkeypatch):
 
     monkeypatch.setattr(Journal, "append", full)
     status, _, err = engram("run", *SETS, "--out", "run")
-    assert (status, err) == (1, "engram: run/metrics.jsonl: No space left on device\n")
+    costs, *told = err.splitlines()
+    assert costs.startswith("a round: ")
+    assert (status, told) == (1, ["engram: run/metrics.jsonl: No space left on device"])
 
 
 def test_a_diverging_run_names_round_and_clients(engram):

@@ -97,7 +97,7 @@ def ray(superlink, tmp_path_factory):
         configs.append({"engram": settings, place: f"{folder}/preset"})
     # Some of the users' networks have names of those before, which they replace.
     for modules, made in (NETWORK_PLUG_INS, of_networks), (USER_PLUG_INS, of_users):
-        with forgotten():
+        with pytest.MonkeyPatch.context() as patched, forgotten(patched):
             own = {"plug-ins": load(modules)}
             (folder / made.__name__).mkdir()
             for name, e in made(folder / made.__name__).items():
