@@ -5,9 +5,9 @@
 site whose coefficient is off, upward or downward, and prints
 
 - ``--part own``: how often a site's own interval of level 0.95 holds its coefficient;
-- ``--part shared``: how often the intervals of the shared coefficients hold: the hull of fits that
-  leave one site out, what the other sites share; that of the weighted mean, its limit; how often
-  the site that is off is named, and how often another one.
+- ``--part shared``: how often the intervals of the shared coefficients hold: the hull of fits
+  without a site that may be off, what the other sites share; that of the weighted mean, its limit;
+  how often the site that is off is named, and how often another one.
 """
 
 from collections.abc import Mapping
