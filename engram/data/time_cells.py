@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.data.lazy import Place
-from engram.settings.model import ModelSettings
+from engram.settings.model_and_evaluation import ModelSettings
 
 
 class TimeCells(NamedTuple):

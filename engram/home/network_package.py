@@ -37,7 +37,7 @@ from engram.settings.experiment import Experiment, read_by
 from engram.settings.families import METHODS
 from engram.settings.fields import key_of
 from engram.settings.method_for_data import shapes_on
-from engram.settings.model import ModelSettings
+from engram.settings.model_and_evaluation import ModelSettings
 from engram.settings.network import NetworkMethod
 from engram.settings.training import TrainingSettings
 from engram.strategies.running.rounds import rounds

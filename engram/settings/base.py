@@ -13,9 +13,8 @@ from engram.guards.facts import ALWAYS, Fact
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import LARGEST, Column
 from engram.settings.data import DataSettings
-from engram.settings.evaluation import EvaluationSettings
 from engram.settings.fields import Int, Settings, nearest
-from engram.settings.model import ModelSettings
+from engram.settings.model_and_evaluation import EvaluationSettings, ModelSettings
 from engram.settings.protection import AttackSettings, CompressionSettings, ProtectionSettings
 from engram.settings.run import Folders, MachineSettings, RunSettings
 from engram.settings.training import TimeSettings, TrainingSettings

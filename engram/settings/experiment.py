@@ -14,7 +14,6 @@ from engram.settings.base import SharedSettings
 from engram.settings.conflicts import facts_of, parts_of
 from engram.settings.data import DataSettings, with_schema
 from engram.settings.errors import Names, Refused, one_line
-from engram.settings.evaluation import EvaluationSettings
 from engram.settings.families import METHODS, Method, unknown_method
 from engram.settings.fields import (
     Scalar,
@@ -26,7 +25,7 @@ from engram.settings.fields import (
     wrong_values,
 )
 from engram.settings.files import sorted_json
-from engram.settings.model import ModelSettings
+from engram.settings.model_and_evaluation import EvaluationSettings, ModelSettings
 from engram.settings.network import NetworkMethod
 from engram.settings.run import Folders, MachineSettings
 from engram.settings.settings_files import in_run_config

@@ -11,7 +11,7 @@ from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, brief
 from engram.settings.families import METHODS, Method
 from engram.settings.fields import Range, Scalar, key_of, nearest, searched_range, wrong_values
-from engram.settings.model import ModelSettings
+from engram.settings.model_and_evaluation import ModelSettings
 from engram.settings.network import NetworkMethod
 from engram.settings.protection import ProtectionSettings
 from engram.settings.training import TrainingSettings

@@ -19,7 +19,7 @@ from engram.core.standardization import Units
 from engram.data import loading
 from engram.data.schema.columns import Kind
 from engram.data.source import FILES
-from engram.settings import model as of_model
+from engram.settings import model_and_evaluation as of_model
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.sites.policy import keep_policy
