@@ -27,7 +27,7 @@ COUNTED: Final = {
     "failures": "Messages that it has refused, or that its worker did not survive",
 }
 
-_LOOK = 0.5  # seconds between looks whether work is to end
+_LOOK = 0.2  # seconds between looks whether work is to end
 
 
 class Answering:

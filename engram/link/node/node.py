@@ -33,7 +33,7 @@ _log = getLogger("flwr.engram")
 _KEPT: Final = 2**23  # bytes of freed memory that a node keeps
 _SHARE: Final = 8  # a question may have 1/8 of the free memory
 _ALIVE: Final = "alive"  # is touched whenever it hears of its server
-_LOOK: Final = 0.5  # seconds between looks whether a node is to stop
+_LOOK: Final = 0.2  # seconds between looks whether a node is to stop
 
 
 def run_node(
