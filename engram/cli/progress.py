@@ -19,6 +19,7 @@ from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 
 _LINES: Final = 12  # latest pieces of work that are always shown
+_QUIET: Final = 60.0  # seconds after which a file or a pipe is told that work goes on
 
 Row = Mapping[str, Any]
 Report = Callable[[dict[str, Any]], None]
@@ -36,7 +37,7 @@ def progress_lines(
     """Shows the progress of each piece of work, and delays Ctrl-C until the next progress report.
 
     A terminal has a progress bar for each piece. A file, a pipe or a container's log gets a new
-    line for each result, and when a piece is done.
+    line for each result, and when a piece is done; in between, at most one a minute.
 
     Yields ``(title, total) -> tell``, to be called when a piece of work begins. ``hint`` returns
     the way to resume, which is printed after Ctrl-C. Unless ``shown``, nothing is delayed either.
@@ -94,13 +95,15 @@ def _bar(progress: Progress, title: str, total: int) -> Tell:
 
 
 def _log(unit: str, title: str, total: int) -> Tell:
-    start, shown = time.monotonic(), -1
+    start = last = time.monotonic()
+    shown = -1
 
     def show(done: int, found: str) -> None:
-        nonlocal shown
-        if done != shown and (found or done in (0, total)):
-            shown = done
-            words = f"{title}: {done} of {total} {unit}, {time.monotonic() - start:.1f} s"
+        nonlocal last, shown
+        now = time.monotonic()
+        if done != shown and (found or done in (0, total) or now >= last + _QUIET):
+            last, shown = now, done
+            words = f"{title}: {done} of {total} {unit}, {now - start:.1f} s"
             err.print(f"{words}, {found}" if found else words, soft_wrap=True)
 
     return show

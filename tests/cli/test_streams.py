@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import engram.settings.logs
-from engram.cli import console
+from engram.cli import console, progress
 from engram.cli.__main__ import main
 from engram.runs.writer import RunWriter
 from tests.support import small
@@ -50,6 +51,19 @@ def test_commands_print_a_question_mark_for_what_ascii_lacks(engram):
     assert Path("Łódź").is_dir()
     status, out, _ = called("runs", ".", "--json")
     assert json.loads(out.splitlines()[-1])["runs"][0]["name"] == "größe 東京"
+
+
+def test_a_pipe_is_told_once_a_minute_that_work_goes_on(monkeypatch, capsys):
+    times = iter([0.0, 0.5, 30.0, 61.0, 90.0, 122.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=times.__next__))
+    with progress.progress_lines("rounds", str) as begin:
+        tell = begin("ditto", 100)
+        for done in (0, 1, 2, 3, 4):
+            tell(done, "")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        f"ditto: {done} of 100 rounds" for done in (0, 2, 4)
+    ]
 
 
 def test_a_log_without_a_stream_is_plain(monkeypatch):
