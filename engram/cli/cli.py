@@ -129,6 +129,7 @@ engram schema fed/server --target outcome
 engram schema fed/server --target outcome --set missing=median
 engram statistics fed/server
 engram statistics fed/server --csv
+engram statistics fed/server --survival
 engram doctor fed/server
 engram doctor fed/client-0 --json
 engram node fed/client-0

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from engram.data.schema.columns import Column, Schema
 from engram.data.schema.written import of_toml
 from engram.guards.secure.masks import SEED, agreed, public_of
+from engram.scoring.event_tables import MOST_CELLS, EventTable
 from engram.settings.errors import Refused, brief
 from engram.settings.files import parse_json, read_file
 
@@ -35,6 +36,9 @@ _COLUMNS: Final = 20_000
 _NAME: Final = 1000  # characters
 
 
+_Cells = tuple[tuple[float, int, int, int], ...]
+
+
 def _checked(column: Column) -> Column:
     texts = (*column.values, column.unit, column.since)
     if len(column.name) > _NAME or len(column.values) > MOST_VALUES:
@@ -42,6 +46,12 @@ def _checked(column: Column) -> Column:
     if any(len(text) > LONGEST for text in texts):
         raise ValueError(f"values must have at most {LONGEST} characters")
     return column
+
+
+def _consistent(events: _Cells) -> _Cells:
+    if events:
+        EventTable.of(events)
+    return events
 
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -69,6 +79,7 @@ class DescribedColumn:
         high: Number above which a tenth of the rows lies, likewise.
         edges: Numbers, ascending, between which rows are counted.
         counts: Rows below the first edge, from each edge to the next, and from the last one.
+        events: Cells of an ``EventTable``, of the column with the role time.
     """
 
     column: Annotated[Column, AfterValidator(_checked)]
@@ -83,6 +94,16 @@ class DescribedColumn:
     high: _Number | None = None
     edges: Annotated[tuple[_Number, ...], Field(max_length=MOST_EDGES)] = ()
     counts: Annotated[tuple[_Count, ...], Field(max_length=MOST_EDGES + 1)] = ()
+    events: Annotated[
+        tuple[tuple[_Number, _Count, _Count, _Count], ...],
+        Field(max_length=MOST_CELLS + 1),
+        AfterValidator(_consistent),
+    ] = ()
+
+    @property
+    def event_table(self) -> EventTable | None:
+        """Its events, if it has some."""
+        return EventTable.of(self.events) if self.events else None
 
 
 class DescribedTable(NamedTuple):
@@ -116,7 +137,8 @@ class DescribedTable(NamedTuple):
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"a table must be rows and columns, got {brief(text)}") from error
         table = cls(rows, {each.column.name: each for each in columns})
-        counts = [0, *(max(c.missing or 0, sum(c.counts)) for c in columns)]
+        each = ((c.missing or 0, sum(c.counts), sum(cell[1] for cell in c.events)) for c in columns)
+        counts = [0, *map(max, each)]
         if type(rows) is not int or not 0 <= max(counts) <= rows < 2**31:
             raise ValueError(f"rows must be a number of rows, got {brief(rows)}")
         if len(table.columns) < len(columns):
