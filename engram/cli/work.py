@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     )
     from engram.sites.statistics import (
         CurvePoint as CurvePoint,
-        Curves as Curves,
         Statistics as Statistics,
         curves as curves,
         statistics as statistics,

@@ -59,11 +59,11 @@ class EventTable(NamedTuple):
 
     def may_end(self, ends: Array) -> Bools:
         """Whether larger cells may end at some times."""
-        over = not any(n[-1] for n in self[1:])
-        return np.isin(ends, self.ends) | over & (ends > self.ends[-2:][0])
+        from_there = np.inf if any(n[-1] for n in self[1:]) else self.ends[-2:][0]
+        return np.asarray(np.isin(ends, self.ends) | (ends > from_there))
 
     def at(self, ends: Array) -> "EventTable":
-        """Returns the table of larger cells, which may end there."""
+        """Returns the table of larger cells with these ends."""
         last = np.minimum(np.searchsorted(self.ends, ends), len(self.ends) - 1)
         return EventTable(ends, *(np.diff(np.cumsum(n)[last], prepend=0) for n in self[1:]))
 

@@ -54,15 +54,12 @@ class CurvePoint(NamedTuple):
     hazard: float  # cumulative, by Nelson and Aalen
 
 
-class Curves(NamedTuple):
-    """Survival of all sites together, and of each with enough events."""
-
-    points: list[CurvePoint]
-    remarks: list[str]  # restricted means, a test of whether sites differ, and who is left out
-
-
-def curves(tables: Mapping[str, DescribedTable]) -> Curves:
+def curves(tables: Mapping[str, DescribedTable]) -> tuple[list[CurvePoint], list[str]]:
     """Estimates survival from the event tables of sites, on the grid that all of them share.
+
+    Returns:
+        The curves of all sites, and of each with enough events; and remarks: restricted means, a
+        test of whether sites differ, and who is left out.
 
     Raises:
         Refused: No site tells of enough events, or sites' cells do not end alike.
@@ -93,7 +90,7 @@ def curves(tables: Mapping[str, DescribedTable]) -> Curves:
     remarks += [f"{site}: left out: {_LACKS}" for site, table in events.items() if table is None]
     few = [site for site in events if events[site] is not None and site not in shown]
     remarks += [f"{site}: no curve of its own, for fewer than {OWN_CURVE} events" for site in few]
-    return Curves(points, remarks)
+    return points, remarks
 
 
 def statistics(tables: Mapping[str, DescribedTable]) -> list[Statistics]:

@@ -170,7 +170,7 @@ def test_events_are_of_sound_rows_and_tell_of_no_few_missing_cells(tmp_path):
     assert events[0][1] + sum(cell[1] for cell in events[1:]) <= 180
     for wrong in ([*events[:1], *events[:1]], [(1.0, 5, 6, 0)]):
         column = {"column": {"name": "days"}, "events": wrong}
-        with pytest.raises(ValueError, match="a table must be"):
+        with pytest.raises(ValueError, match="events must be of rows"):
             DescribedTable.from_json(json.dumps({"rows": 200, "columns": [column]}))
     paths = written(tmp_path, {"a": frame.assign(days=-1)})
     with pytest.raises(DataError, match="time must be finite, and at least 0"):

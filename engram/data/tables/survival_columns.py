@@ -64,17 +64,17 @@ def events_of(path: Path, frame: Any, schema: Schema, *, least: int) -> EventTab
     Raises:
         DataError: Some cells are none of their roles.
     """
-    names = [name for role in _COUNTED if (name := schema.of_role(role))]
-    if not (schema.of_role("time") and schema.of_role("event")):
+    time, event, *_ = names = [schema.of_role(role) for role in _COUNTED]
+    if not (time and event):
         return None
-    check_columns(path, names, frame.columns)
-    lack = np.any([typed(schema.column(name), frame[name]).isna() for name in names], axis=0)
+    each = [typed(schema.column(name), frame[name]) for name in filter(None, names)]
+    lack = np.any([cells.isna() for cells in each], axis=0)
     if 0 < lack.sum() < least or lack.all():
         return None
     there = frame[~lack]
-    found, time = survival_columns(path, there, schema), _numbers(path, there, schema, "time")
+    times, found = _numbers(path, there, schema, "time"), survival_columns(path, there, schema)
     try:
-        return event_table(np.asarray(time), found.event, found.entry, least=least)
+        return event_table(np.asarray(times), found.event, found.entry, least=least)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
 

@@ -36,9 +36,6 @@ _COLUMNS: Final = 20_000
 _NAME: Final = 1000  # characters
 
 
-_Cells = tuple[tuple[float, int, int, int], ...]
-
-
 def _checked(column: Column) -> Column:
     texts = (*column.values, column.unit, column.since)
     if len(column.name) > _NAME or len(column.values) > MOST_VALUES:
@@ -48,14 +45,9 @@ def _checked(column: Column) -> Column:
     return column
 
 
-def _consistent(events: _Cells) -> _Cells:
-    if events:
-        EventTable.of(events)
-    return events
-
-
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
+_Cell = tuple[_Number, _Count, _Count, _Count]
 _Line = Annotated[str, Field(max_length=10 * LONGEST)]
 
 
@@ -94,15 +86,11 @@ class DescribedColumn:
     high: _Number | None = None
     edges: Annotated[tuple[_Number, ...], Field(max_length=MOST_EDGES)] = ()
     counts: Annotated[tuple[_Count, ...], Field(max_length=MOST_EDGES + 1)] = ()
-    events: Annotated[
-        tuple[tuple[_Number, _Count, _Count, _Count], ...],
-        Field(max_length=MOST_CELLS + 1),
-        AfterValidator(_consistent),
-    ] = ()
+    events: Annotated[tuple[_Cell, ...], Field(max_length=MOST_CELLS + 1)] = ()
 
     @property
     def event_table(self) -> EventTable | None:
-        """Its events, if it has some."""
+        """Its events, if it has some; ``ValueError`` where they cannot be any."""
         return EventTable.of(self.events) if self.events else None
 
 
@@ -137,8 +125,8 @@ class DescribedTable(NamedTuple):
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"a table must be rows and columns, got {brief(text)}") from error
         table = cls(rows, {each.column.name: each for each in columns})
-        each = ((c.missing or 0, sum(c.counts), sum(cell[1] for cell in c.events)) for c in columns)
-        counts = [0, *map(max, each)]
+        events = [cells.entered.sum() for c in columns if (cells := c.event_table)]
+        counts = [0, *events, *(max(c.missing or 0, sum(c.counts)) for c in columns)]
         if type(rows) is not int or not 0 <= max(counts) <= rows < 2**31:
             raise ValueError(f"rows must be a number of rows, got {brief(rows)}")
         if len(table.columns) < len(columns):
