@@ -81,10 +81,11 @@ def describe_table(source: Source, schema: Schema, cache: Path, least: int) -> D
                 choices = _choices(asked[name], given, least)
                 found[name] = replace(found[name], asked=asked[name].rule, choices=choices)
         if events := events_of(source.path, frame, fitted.schema, least=least):
+            time, entry = fitted.schema.of_role("time"), fitted.schema.of_role("entry")
+            for name in filter(None, (time, entry)):  # other edges would tell of rows between
+                found[name] = replace(found[name], edges=(), counts=())
             each = tuple(zip(*(part.tolist() for part in events), strict=True))
-            for role, told in (("time", each), ("entry", ())):
-                if name := fitted.schema.of_role(role):  # other edges would tell of rows between
-                    found[name] = replace(found[name], edges=(), counts=(), events=told)
+            found[time] = replace(found[time], events=each)
         return Description(DescribedTable(len(frame), found), _hashes(cells), fitted.questions)
 
 
