@@ -134,6 +134,9 @@ def test_no_cell_and_no_rest_is_of_few_rows():
             rest = (kind & (time > table.ends[-1])).sum()
             assert rest == 0 or rest >= least or kind.sum() < least
     assert cells > 80
+    time, begin = np.repeat([1.0, 50.0, 60.0], [6, 2, 10]), np.repeat([0.0, 20.0], [8, 10])
+    table = event_table(time, np.full(18, True), begin, least=least)
+    assert table.ends[0] > 20  # from 1 to 20, two rows are left
 
 
 def test_scores_are_those_of_r_and_scikit_survival_and_are_added_over_sites():
