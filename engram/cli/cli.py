@@ -128,7 +128,7 @@ engram status fed/client-0 --json
 engram schema fed/server --target outcome
 engram schema fed/server --target outcome --set missing=median
 engram statistics fed/server
-engram statistics fed/server --csv
+engram statistics fed/server --survival --csv
 engram doctor fed/server
 engram doctor fed/client-0 --json
 engram node fed/client-0

@@ -125,6 +125,9 @@ def schema(
 def statistics(
     server: options.Server,
     as_csv: Annotated[bool, flag("--csv", "Print the table as CSV, and nothing else.")] = False,
+    survival: Annotated[
+        bool, flag("--survival", "Survival curves of all sites, and of each, in place of columns.")
+    ] = False,
 ) -> None:
     """Show columns of all sites' tables: rows, missing values, means and quantiles.
 
@@ -133,13 +136,16 @@ def statistics(
     """
     experiment = for_federation({}, read_server(server).settings.clients)
     found = work.survey_deployed(experiment, server)
-    rows = [[("" if x is None else str(x)) for x in row] for row in work.statistics(found.named)]
     for client, why in found.silent.items():
         err.print(f"client-{client}: {one_line(why)}", markup=False, soft_wrap=True)
+    names = (work.CurvePoint if survival else work.Statistics)._fields
+    lines, remarks = work.curves(found.named) if survival else (work.statistics(found.named), [])
+    rows = [[("" if x is None else str(x)) for x in row] for row in lines]
+    say(*remarks, file=sys.stderr)
     if as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([work.Statistics._fields, *rows])
+        csv.writer(sys.stdout, lineterminator="\n").writerows([names, *rows])
         return
-    table = Table(*work.Statistics._fields, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table = Table(*names, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for row in rows[:_MOST_SHOWN]:
         table.add_row(*map(one_line, row))
     out.print(table)

@@ -68,7 +68,12 @@ if TYPE_CHECKING:
         survey_deployed as survey_deployed,
         write_schema as write_schema,
     )
-    from engram.sites.statistics import Statistics as Statistics, statistics as statistics
+    from engram.sites.statistics import (
+        CurvePoint as CurvePoint,
+        Statistics as Statistics,
+        curves as curves,
+        statistics as statistics,
+    )
     from engram.sites.status import site_status as site_status
     from engram.strategies.running.base import STRATEGIES as STRATEGIES
     from engram.studies.command import show_study as show_study

@@ -1,14 +1,24 @@
-"""Statistics of the columns of a federation's tables: of each site, and of all together."""
+"""Statistics of a federation's tables, and survival curves: of each site, and of all together."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from math import floor, log10
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from engram.data.schema.declared import name_order
 from engram.data.tables.table_summary import DescribedColumn, DescribedTable
+from engram.scoring.event_tables import OWN_CURVE, collect_tables
+from engram.settings.errors import Refused
+from engram.tables.survival.curves import kaplan_meier, log_rank, nelson_aalen
 
 ALL = "all"  # the site of a row about all sites together
+_LACKS: Final = (
+    "a site's schema.toml must have columns of the roles time and event, and its table least-count "
+    "events and losses"
+)
 
 
 class Statistics(NamedTuple):
@@ -28,6 +38,59 @@ class Statistics(NamedTuple):
     low: float | None = None
     median: float | None = None  # median, likewise
     high: float | None = None  # a tenth of the values lies above, likewise
+
+
+class CurvePoint(NamedTuple):
+    """Survival and cumulative hazard at the end of a cell of time."""
+
+    site: str  # the site, or ``ALL``
+    end: float  # in the unit of the sites' times
+    at_risk: int  # rows at risk in the cell
+    deaths: int  # of which so many have the event
+    censored: int  # and so many are lost after it
+    survival: float  # by Kaplan and Meier, rounded to six places, as what follows
+    low: float  # its pointwise limits, of level ``LEVEL``; NaN where it is 0 or 1
+    high: float
+    hazard: float  # cumulative, by Nelson and Aalen
+
+
+def curves(tables: Mapping[str, DescribedTable]) -> tuple[list[CurvePoint], list[str]]:
+    """Estimates survival from the event tables of sites, on the grid that all of them share.
+
+    Returns:
+        The curves of all sites, and of each with enough events; and remarks: restricted means, a
+        test of whether sites differ, and who is left out.
+
+    Raises:
+        Refused: No site tells of enough events, or sites' cells do not end alike.
+    """
+    events = {
+        site: next((c.event_table for c in table.columns.values() if c.events), None)
+        for site, table in tables.items()
+    }
+    try:
+        found = collect_tables([*events.values()])
+    except ValueError as error:
+        raise Refused(f"there are no curves: {error}; {_LACKS}") from error
+    shown = {site: t for site, t in zip(events, found.shown, strict=True) if t is not None}
+    points, remarks, until = list[CurvePoint](), list[str](), float(found.total.ends[-2:][0])
+    for site, table in {ALL: found.total, **shown}.items():
+        curve = kaplan_meier(table)
+        mean, low, high = curve.restricted_mean(until)[:3]
+        remarks.append(f"{site}: mean up to {until:g} is {mean:.4g} ({low:.4g} to {high:.4g})")
+        figures = curve.survival, *curve.interval(), nelson_aalen(table).hazard
+        columns = table.ends, table.at_risk, *table[2:], *np.round(figures, 6)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        points += [CurvePoint(site, *row) for row in rows]
+    there = [table for table in found.by_site if table is not None]
+    with suppress(ValueError):  # at most one site is under observation when somebody dies
+        test = log_rank([there])
+        words = f"{test.statistic:.4g} of {test.freedom} degrees of freedom, p {test.p_value:.2g}"
+        remarks.append(f"log-rank test of {len(there)} sites: chi-squared {words}")
+    remarks += [f"{site}: left out: {_LACKS}" for site, table in events.items() if table is None]
+    few = [site for site in events if events[site] is not None and site not in shown]
+    remarks += [f"{site}: no curve of its own, for fewer than {OWN_CURVE} events" for site in few]
+    return points, remarks
 
 
 def statistics(tables: Mapping[str, DescribedTable]) -> list[Statistics]:

@@ -14,6 +14,8 @@ import pytest
 
 from engram.data.schema.columns import Column
 from engram.data.tables.table_summary import DescribedColumn, DescribedTable
+from engram.scoring.event_tables import collect_tables, event_table
+from engram.tables.survival.curves import kaplan_meier
 from tests.hospitals import SITES, write_hospitals
 from tests.processes.support import federation_of
 
@@ -81,6 +83,7 @@ def test_hospitals_agree_train_and_take_their_models_home(tmp_path, files, engra
         assert status == 0, out + err
         assert "adapted, cross-validated" in out
         keeps_a_column_that_a_site_lacks(engram, files, server, agree)
+        has_survival_curves(engram, files, server)
 
 
 def names_faults_and_no_cells(said, federation):
@@ -133,6 +136,27 @@ def keeps_a_column_that_a_site_lacks(engram, files, server, agree):
     status, out, err = engram("predict", "east-model", files[2], "--out", "east.csv")
     assert status == 0, out + err
     assert pd.read_csv("east.csv")["predicted"].notna().all()
+
+
+def has_survival_curves(engram, files, server):
+    """Has sites write down which columns are times and events, as if men had one each.
+
+    The west tells its figures as of before one cell was mended: these have no events.
+    """
+    roles = '[columns.days]\nrole = "time"\n[columns.sex]\nrole = "event"\nvalues = ["f", "m"]\n'
+    for client in range(4):
+        (server.parent / f"client-{client}" / "schema.toml").write_text(roles)
+    status, out, err = engram("statistics", server, "--survival", "--csv")
+    assert status == 0, err
+    assert "log-rank test of 3 sites" in err
+    assert "client-3: left out" in err
+    rows = map(pd.read_csv, files[:3])
+    found = collect_tables([event_table(d["days"], d["sex"] == "m") for d in rows])
+    told = pd.read_csv(StringIO(out)).set_index("site")
+    assert [*told.index.unique()] == ["all", "client-0", "client-1"]
+    expected = found.total.ends, found.total.at_risk, *found.total[2:], kaplan_meier(found.total)[1]
+    for name, column in zip(told, expected, strict=False):
+        assert told.loc["all", name].tolist() == pytest.approx(column.tolist(), abs=1e-6)
 
 
 def hold_for_their_files(found, files):

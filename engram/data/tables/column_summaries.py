@@ -21,6 +21,7 @@ from engram.data.schema.typed import Cells, typed
 from engram.data.schema.written import Question, read_schema
 from engram.data.source import TABLES, Source
 from engram.data.tables.raw_tables import framed
+from engram.data.tables.survival_columns import events_of
 from engram.data.tables.table_summary import LONGEST, MOST_VALUES, DescribedColumn, DescribedTable
 from engram.settings.errors import DataError, one_line
 
@@ -52,7 +53,7 @@ def describe_table(source: Source, schema: Schema, cache: Path, least: int) -> D
     the numbers below which a tenth, half, and nine tenths of the rows lie are told, rounded to a
     hundredth of the distance of these tenths; and how many rows lie between multiples of a power
     of two, of which there are 16 or more in that distance. A column that is asked about is read as
-    proposed.
+    proposed. Of columns with the roles time and event, an event table is told instead.
 
     Args:
         source: The table.
@@ -79,6 +80,12 @@ def describe_table(source: Source, schema: Schema, cache: Path, least: int) -> D
             if name in asked and found[name].column.kind:
                 choices = _choices(asked[name], given, least)
                 found[name] = replace(found[name], asked=asked[name].rule, choices=choices)
+        if events := events_of(source.path, frame, fitted.schema, least=least):
+            time, entry = fitted.schema.of_role("time"), fitted.schema.of_role("entry")
+            for name in filter(None, (time, entry)):  # other edges would tell of rows between
+                found[name] = replace(found[name], edges=(), counts=())
+            each = tuple(zip(*(part.tolist() for part in events), strict=True))
+            found[time] = replace(found[time], events=each)
         return Description(DescribedTable(len(frame), found), _hashes(cells), fitted.questions)
 
 

@@ -12,10 +12,13 @@ from engram.data.schema.columns import Column, Role, Schema
 from engram.data.schema.fitting import fit
 from engram.data.schema.typed import typed
 from engram.data.schema.written import key
+from engram.scoring.event_tables import EventTable, event_table
 from engram.settings.errors import DataError
 
 BESIDE: Final = "beside"
 """The key of these columns beside ``x`` and ``y``."""
+
+_COUNTED: Final[tuple[Role, ...]] = ("time", "event", "entry")
 
 
 class Survival(NamedTuple):
@@ -49,6 +52,31 @@ def survival_columns(path: Path, frame: Any, schema: Schema) -> Survival:
     if event is None or not np.isin(event, (0, 1)).all():
         raise _ambiguous(path, schema.column(schema.of_role("event")))
     return Survival(weights, event > 0, entry)
+
+
+def events_of(path: Path, frame: Any, schema: Schema, *, least: int) -> EventTable | None:
+    """Counts rows with an event, and rows without, in cells of time; weights do not count.
+
+    Returns:
+        The counts; None where the schema has no column of time or event, or too few rows behind
+        some count, those that lack a cell included.
+
+    Raises:
+        DataError: Some cells are none of their roles.
+    """
+    time, event, *_ = names = [schema.of_role(role) for role in _COUNTED]
+    if not (time and event):
+        return None
+    each = [typed(schema.column(name), frame[name]) for name in filter(None, names)]
+    lack = np.any([cells.isna() for cells in each], axis=0)
+    if 0 < lack.sum() < least or lack.all():
+        return None
+    there = frame[~lack]
+    times, found = _numbers(path, there, schema, "time"), survival_columns(path, there, schema)
+    try:
+        return event_table(np.asarray(times), found.event, found.entry, least=least)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
 
 
 def _numbers(path: Path, frame: Any, schema: Schema, role: Role) -> npt.NDArray[np.float64] | None:

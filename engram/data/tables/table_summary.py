@@ -14,6 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from engram.data.schema.columns import Column, Schema
 from engram.data.schema.written import of_toml
 from engram.guards.secure.masks import SEED, agreed, public_of
+from engram.scoring.event_tables import MOST_CELLS, EventTable
 from engram.settings.errors import Refused, brief
 from engram.settings.files import parse_json, read_file
 
@@ -46,6 +47,7 @@ def _checked(column: Column) -> Column:
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
+_Cell = tuple[_Number, _Count, _Count, _Count]
 _Line = Annotated[str, Field(max_length=10 * LONGEST)]
 
 
@@ -69,6 +71,7 @@ class DescribedColumn:
         high: Number above which a tenth of the rows lies, likewise.
         edges: Numbers, ascending, between which rows are counted.
         counts: Rows below the first edge, from each edge to the next, and from the last one.
+        events: Cells of an ``EventTable``, of the column with the role time.
     """
 
     column: Annotated[Column, AfterValidator(_checked)]
@@ -83,6 +86,12 @@ class DescribedColumn:
     high: _Number | None = None
     edges: Annotated[tuple[_Number, ...], Field(max_length=MOST_EDGES)] = ()
     counts: Annotated[tuple[_Count, ...], Field(max_length=MOST_EDGES + 1)] = ()
+    events: Annotated[tuple[_Cell, ...], Field(max_length=MOST_CELLS + 1)] = ()
+
+    @property
+    def event_table(self) -> EventTable | None:
+        """Its events, if it has some; ``ValueError`` where they cannot be any."""
+        return EventTable.of(self.events) if self.events else None
 
 
 class DescribedTable(NamedTuple):
@@ -116,7 +125,8 @@ class DescribedTable(NamedTuple):
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"a table must be rows and columns, got {brief(text)}") from error
         table = cls(rows, {each.column.name: each for each in columns})
-        counts = [0, *(max(c.missing or 0, sum(c.counts)) for c in columns)]
+        events = [cells.entered.sum() for c in columns if (cells := c.event_table)]
+        counts = [0, *events, *(max(c.missing or 0, sum(c.counts)) for c in columns)]
         if type(rows) is not int or not 0 <= max(counts) <= rows < 2**31:
             raise ValueError(f"rows must be a number of rows, got {brief(rows)}")
         if len(table.columns) < len(columns):

@@ -12,8 +12,8 @@ from scipy.special import chdtrc, ndtri
 
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
+from engram.scoring.event_tables import EventTable
 from engram.scoring.intervals import LEVEL, Interval
-from engram.tables.survival.event_tables import EventTable
 
 _Z = float(ndtri((1 + LEVEL) / 2))
 

@@ -1,14 +1,15 @@
 """Event tables and curves: equal to R's survival, and to pooled rows on the joined grid."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from engram.scoring import brier_errors, concordant_pairs
+from engram.scoring.event_tables import collect_tables, event_table
 from engram.tables.survival.curves import kaplan_meier, log_rank, nelson_aalen
-from engram.tables.survival.event_tables import SiteTimes, collect_tables, join_cells
 
 R = {
     name: np.array(values)
@@ -16,20 +17,18 @@ R = {
 }
 
 
-def tables(*groups, entry=None, least=1):
+def tables(*groups, entry=None):
     """Tables of groups of R's rows on one grid of periods."""
-    sites = [
-        SiteTimes(
-            np.arange(1.0, 13.0),
+    each = (
+        event_table(
             R["times"][some],
             R["events"][some] == 1,
             None if entry is None else entry[some],
-            least=least,
+            least=1,
         )
         for some in groups
-    ]
-    grid = join_cells(sites)
-    return [site.table(grid) for site in sites]
+    )
+    return collect_tables([*each]).by_site
 
 
 def equal(found, *names):
@@ -83,51 +82,61 @@ def plain_survival(time, event, ends):
     return found
 
 
+def drawn(rng, size, scale):
+    """Times of events and losses of patients."""
+    died, lost = rng.exponential(scale, size), rng.uniform(0, 40, size)
+    return np.minimum(died, lost), died <= lost
+
+
 def test_sites_have_one_grid_on_which_they_are_pooled_rows():
     rng = np.random.default_rng(0)
-    cells = np.arange(1.0, 37.0)
-    rows = []
-    for size, scale in ((400, 12.0), (150, 20.0), (220, 15.0), (9, 10.0)):
-        died, lost = rng.exponential(scale, size), rng.uniform(0, 40, size)
-        rows.append((np.minimum(died, lost), died <= lost))
-    sites = [SiteTimes(cells, time, event) for time, event in rows]
-    found = collect_tables(sites)
+    rows = [drawn(rng, *site) for site in ((400, 12.0), (150, 20.0), (220, 15.0), (9, 10.0))]
+    found = collect_tables([event_table(*each) for each in rows])
     assert found.by_site[3] is None  # too few deaths
     assert [table is not None for table in found.shown] == [True, True, True, False]
     ends = found.total.ends
-    assert len(ends) == 7
-    for table in found.by_site[:3]:
-        left = table.at_risk - table.deaths - table.censored
-        for counts in (table.deaths, table.censored, left, table.entered):
-            assert ((counts == 0) | (counts >= 5)).all()
-        np.testing.assert_array_equal(table.ends, ends)
+    assert ends.tolist() == [2, 4, 8, 12, 16, 24, 64]
     time, event = (np.concatenate(each) for each in zip(*rows[:3], strict=True))
-    cell = np.searchsorted(ends, time)
-    moved = np.append(ends, np.inf)[cell]
-    expected = plain_survival(moved, event & (cell < len(ends)), ends)
+    moved = ends[np.searchsorted(ends, time)]
+    expected = plain_survival(moved, event, ends)
     np.testing.assert_allclose(kaplan_meier(found.total).survival, expected, rtol=0, atol=1e-12)
-
-    one = found.by_site[0]
-    with pytest.raises(ValueError, match="at least 5 rows here"):
-        sites[1].table(range(1, 37))
     with pytest.raises(ValueError, match="until must be in"):
-        kaplan_meier(one).restricted_mean(40.0)
-    late = SiteTimes(cells, 3.0 * np.arange(12), np.arange(12) % 2 > 0)  # all of it, or nothing
-    early = SiteTimes(cells, np.repeat([1.0, 30.0, 40.0], [6, 1, 4]), np.full(11, True))
-    assert (join_cells([late]), join_cells([early])) == ([33], [1])
-    with pytest.raises(ValueError, match="at every site"):
-        collect_tables([late, early])
+        kaplan_meier(found.by_site[0]).restricted_mean(70.0)
 
-
-def test_a_cell_does_not_end_where_no_site_has_a_row():
-    site = SiteTimes(np.arange(1.0, 9.0), np.repeat([3.5, 5.5, 9.0], [5, 6, 7]), np.full(18, True))
-    assert join_cells([site]) == [4, 6]
-    table = site.table([4, 6])
-    assert (table.at_risk.tolist(), table.deaths.tolist()) == ([18, 13], [5, 6])
-    other = SiteTimes(np.arange(1.0, 9.0), np.repeat([3.5, 5.5, 9.0], [4, 2, 9]), np.full(15, True))
-    assert join_cells([site, other]) == [6]  # 4 deaths are too few, 6 are enough
+    early = event_table(np.repeat([1.0, 2.0], [6, 8]), np.repeat([True, False], [6, 8]))
+    late = event_table(np.repeat([7.0, 8.0, 30.0], [5, 5, 7]), np.arange(17) < 10)
+    both = collect_tables([early, late])  # nobody is left of the early ones, whatever ends later
+    assert both.total.ends.tolist() == [7, 16, 32]
+    assert [table.deaths.tolist() for table in both.by_site] == [[6, 0, 0], [5, 5, 0]]
+    assert both.total.at_risk.tolist() == [31, 12, 7]
+    with pytest.raises(ValueError, match="sites must be at least 1, with enough deaths"):
+        collect_tables([event_table(*rows[3])])
     with pytest.raises(ValueError, match="entry must be"):
-        SiteTimes(np.arange(1.0, 9.0), np.ones(2), np.full(2, True), np.ones(2))
+        event_table(np.ones(9), np.full(9, True), np.ones(9))
+
+
+def test_no_cell_and_no_rest_is_of_few_rows():
+    rng, least, cells = np.random.default_rng(0), 5, 0
+    for case, size in product(range(4), (4, 12, 30, 100, 1000)):
+        time, event = drawn(rng, size, 20.0)
+        time = np.ceil(time) if case % 2 else time
+        begin = np.where(rng.random(size) < 0.5, 0, time * rng.random(size)) * (case > 1)
+        table = event_table(time, event, begin, least=least)
+        for start, end, *told in zip(*(table and ([0, *table.ends], *table)) or [()], strict=False):
+            there, before = (time > start) & (time <= end), begin < end
+            entered = before & ((begin >= start) | (start == 0))
+            counts = [n.sum() for n in (entered, there & event, there & ~event)]
+            assert told == counts
+            counts += [(before & (time > end)).sum()]  # who is left under observation
+            assert all(n == 0 or n >= least for n in counts)
+            cells += 1
+        for kind in (event, ~event) if table else ():
+            rest = (kind & (time > table.ends[-1])).sum()
+            assert rest == 0 or rest >= least or kind.sum() < least
+    assert cells > 80
+    time, begin = np.repeat([1.0, 50.0, 60.0], [6, 2, 10]), np.repeat([0.0, 20.0], [8, 10])
+    table = event_table(time, np.full(18, True), begin, least=least)
+    assert table.ends[0] > 20  # from 1 to 20, two rows are left
 
 
 def test_scores_are_those_of_r_and_scikit_survival_and_are_added_over_sites():
