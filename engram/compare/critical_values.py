@@ -1,5 +1,6 @@
 """Critical values of the simultaneous intervals of ``compare.differences``, at many levels."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ _DRAWS: Final = 5000  # of the distribution of the largest |t|
 _PARTS: Final = 20  # of the draws, so that a part stays in the processor's cache
 _SHARE: Final = 0.6  # of the mean of pairs' variances, below which none is taken to be
 _MOST: Final = 3.0  # times the upper quartile, at which variances are cut for this mean
+_NONE: Final = np.finfo(np.float32).tiny  # variance of methods that do not vary
 _FURTHEST: Final = 7.0  # logarithm of the ratio of the methods' variances that differ most
 
 Reals = npt.NDArray[np.float64]
@@ -78,23 +80,24 @@ def of_seeds(methods: int, seeds: int) -> Reals:
     ]
     patterns.append(np.where(number < 1, np.exp(_FURTHEST / 2), 1.0))
     patterns += [np.exp(np.linspace(0, ratio, methods)) for ratio in (_FURTHEST / 2, _FURTHEST)]
-    parts = np.array_split(z, _PARTS)
-    draws = [
-        np.concatenate([_largest(part, np.sqrt(pattern)) for part in parts]) for pattern in patterns
-    ]
+    draws = np.concatenate([_largest(part, patterns) for part in np.array_split(z, _PARTS)], axis=1)
     return np.asarray(np.max([least, *(np.quantile(each, 1 - ALPHAS) for each in draws)], axis=0))
 
 
-def _largest(z: npt.NDArray[np.float32], deviations: Reals) -> Reals:
-    """Returns the largest |t| of each draw, of effects (draws, methods, seeds)."""
+def _largest(z: npt.NDArray[np.float32], patterns: Sequence[Reals]) -> Reals:
+    """Returns the largest |t| of each draw, (patterns, draws), of effects (draws, methods, seeds).
+
+    A pattern has the methods' variances, by which moments of effects of variance 1 are scaled.
+    """
     one, other = pairs = np.array(np.triu_indices(z.shape[1], 1))
-    effects = z * deviations[:, None].astype(np.float32)
-    means, seeds = effects.mean(axis=2), z.shape[2]
-    centered = effects - means[..., None]
+    means, seeds = z.mean(axis=2), z.shape[2]
+    centered = z - means[..., None]
     products = centered @ centered.transpose(0, 2, 1) / (seeds * (seeds - 1))
-    own = np.einsum("dmm->dm", products)
-    variances = np.maximum(own[:, one] + own[:, other] - 2 * products[:, one, other], 0)
-    variances = np.maximum(variances, floor_of(variances, pairs))
-    gaps = np.abs(means[:, one] - means[:, other])
-    ratios = np.divide(gaps, np.sqrt(variances), out=np.zeros_like(gaps), where=variances > 0)
-    return np.asarray(ratios.max(axis=1), dtype=float)
+    of_one, of_other, both = (products[:, i, j] for i, j in ((one, one), (other, other), pairs))
+    found = []
+    for pattern in np.sqrt(patterns, dtype=np.float32):
+        a, b = pattern[pairs]
+        variances = np.maximum(a**2 * of_one + b**2 * of_other - 2 * a * b * both, _NONE)
+        gaps = a * means[:, one] - b * means[:, other]
+        found.append((gaps**2 / np.maximum(variances, floor_of(variances, pairs))).max(axis=1))
+    return np.sqrt(found)

@@ -149,19 +149,23 @@ def _newton(x: Array, y: Array, theta: Array, strength: float) -> Array:
     def loss(beta: Array, logits: Array) -> float:
         return float(np.logaddexp(0, -sign * logits).mean() + ridge @ beta**2 / 2)
 
-    beta = theta[:, 1] - theta[:, 0]
+    beta, least = theta[:, 1] - theta[:, 0], np.diag(ridge + _TINY)
     logits = x @ beta
+    now = loss(beta, logits)
     for _ in range(_STEPS):
         shares = expit(logits)
         slope = x.T @ (shares - y) / n + ridge * beta
         if np.abs(slope).max() < _FLAT:
             break
-        hessian = (x.T * (shares * (1 - shares) / n)) @ x + np.diag(ridge + _TINY)
-        step, size, before = np.linalg.solve(hessian, slope), 1.0, loss(beta, logits)
-        while size > _TINY and loss(beta - size * step, x @ (beta - size * step)) > before:
+        step = np.linalg.solve((x.T * (shares * (1 - shares) / n)) @ x + least, slope)
+        start, size, before = beta, 1.0, now
+        while True:
+            beta = start - size * step
+            logits = x @ beta
+            now = loss(beta, logits)
+            if size <= _TINY or not now > before:
+                break
             size /= 2
-        beta = beta - size * step
-        logits = x @ beta
     return np.stack([np.zeros_like(beta), beta], axis=1)
 
 

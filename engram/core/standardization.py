@@ -80,9 +80,9 @@ class Moments(NamedTuple):
 
     def standard(self) -> Standard:
         """Returns means and standard deviations; that of a constant column is 1."""
-        deviations = [math.sqrt(square / self.rows) for square in self.squares]
-        pairs = zip(deviations, self.means, strict=True)
-        return Standard(self.means, tuple(d if d > _CONSTANT * abs(m) else 1.0 for d, m in pairs))
+        deviations = np.sqrt(np.array(self.squares) / self.rows)
+        found = np.where(deviations > _CONSTANT * np.abs(self.means), deviations, 1.0)
+        return Standard(self.means, tuple(found.tolist()))
 
 
 def merged(parts: Iterable[Moments]) -> Moments | None:
