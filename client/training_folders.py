@@ -62,12 +62,12 @@ def _about(folder: Path) -> tuple[int, str]:
 def listed(found: Iterable[Kept]) -> Table:
     """Returns a table of memories."""
     table = Table()
-    for heading in ("run", "method", "client", "round", "KiB", "written (UTC)", "training"):
+    for heading in ("training", "client", "method", "round", "KiB", "written (UTC)", "run"):
         table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
     for entry in found:
-        memory = entry.run or "?", entry.method or "?", entry.client, entry.server_round
+        memory = entry.training, entry.client, entry.method or "?", entry.server_round
         at = datetime.fromtimestamp(entry.written, UTC)
-        cells = *memory, f"{entry.size / 1024:.1f}", f"{at:%Y-%m-%d %H:%M}", entry.training
+        cells = *memory, f"{entry.size / 1024:.1f}", f"{at:%Y-%m-%d %H:%M}", entry.run or "?"
         table.add_row(*(one_line(str(cell)) for cell in cells))
     return table
 

@@ -231,7 +231,7 @@ _Client = Annotated[int, argument("CLIENT", "The client's number.")]
 
 @memory.command("list")
 def list_(folder: Site, state: State = None, as_json: JsonInstead = False) -> None:
-    """List memories, latest training first: run, method, client, round, size, date, training."""
+    """List memories, latest training first: training, client, method, round, size, date, run."""
     root = _root(folder, state)
     found = work.kept(root)
     if as_json:

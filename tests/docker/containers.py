@@ -184,9 +184,7 @@ def main() -> int:
     """Builds, disturbs and compares; returns the status of the command."""
     environ = dict(os.environ)
     asked = ["docker", "version", "--format", "{{.Server.Version}}"]
-    given = (
-        shutil.which("docker") is not None and subprocess.run(asked, check=False).returncode == 0
-    )
+    given = bool(shutil.which("docker")) and not subprocess.run(asked, check=False).returncode
     place = Path(environ.setdefault("ENGRAM_DOCKER", "/tmp/engram-docker"))
     if given:
         build = ["docker", "build", "--file", "docker/Dockerfile", "--tag", "engram", "."]

@@ -102,10 +102,10 @@ def test_a_roster_query_that_takes_longer_than_it_is_waited_for_is_answered_once
 def test_it_is_said_once_which_clients_a_round_waits_for(clock, warnings_of_engram):
     gone = [(clock.now + 1, clock.now + 200)]
     nodes = {1: Node(1.0), 2: Node(1.5, away=gone), 3: Node(80.0)}
-    exchange(clock, nodes, least=3, timeout=100)
+    patient(Link(clock, nodes), least=3).ask([*ask([1, 2]), *ask([3], several=0)], timeout=100)
     assert [line for line in warnings_of_engram.messages if "waiting" in line] == [
         "waiting for clients [2]: their node is off line",
-        "waiting for clients [3]: at work",
+        "waiting for clients of some nodes: at work",
     ]
     warnings_of_engram.clear()
     exchange(clock, {1: Node(3.0), 2: Node(50.0)}, least=2)

@@ -87,7 +87,7 @@ def test_status_of_a_client_shows_its_node_policy_and_rounds(engram, folder, aud
     assert (found["policy"]["steps"], found["runs"], len(found["log"])) == (100_000, False, 3)
     _, out, _ = engram("memory", "list", folder)
     assert re.search(
-        r"17 .* fedavg .* 1 .* 3 .* \d{4}-\d\d-\d\d \d\d:\d\d .* 0123456789abcdef", out
+        r"0123456789abcdef .* 1 .* fedavg .* 3 .* \d{4}-\d\d-\d\d \d\d:\d\d .* 17 ", out
     )
 
 
