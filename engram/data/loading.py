@@ -20,6 +20,7 @@ from engram.data.image_axes import Shaping
 from engram.data.lazy import is_frame
 from engram.data.readers.images import CLASS, read_images
 from engram.data.readers.in_memory import read_given
+from engram.data.readers.leaf import read_leaf
 from engram.data.readers.npz import in_order, read_npy, read_npz, task_arrays, with_task
 from engram.data.schema.columns import File
 from engram.data.schema.declared import Declared, check_client, declare
@@ -143,6 +144,8 @@ def read_arrays(
         return read_given(source, clients)
     if source.kind == "images":
         return read_images(source.path, alpha=alpha)
+    if source.kind == "leaf":
+        return read_leaf(source.path)
     return read_npy(source.path) if source.kind == "npy" else read_npz(source.path, only)
 
 

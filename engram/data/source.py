@@ -10,7 +10,7 @@ from engram.core.checks import require
 TABLES: Final = ("csv", "xlsx")
 """Kinds of files with a line of names; which of them a file is, its ending says."""
 
-FILES: Final = ("npz", "npy", *TABLES, "images", "parquet", "arrow")
+FILES: Final = ("npz", "npy", *TABLES, "images", "leaf", "parquet", "arrow")
 """Kinds of data sets that are files, or folders: KIND:PATH."""
 
 HUB: Final = "hf"

@@ -81,11 +81,11 @@ class DataSettings(TableSettings):
         "digits",
         description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
         "cifar100-coarse (20 superclasses); hf:NAME (of the Hugging Face Hub); of your own "
-        "npz:PATH, npy:FOLDER, csv:PATH, xlsx:PATH (Excel), images:FOLDER, parquet:PATH, "
-        "arrow:PATH; of methods for tables: npz:PATH, csv:PATH, xlsx:PATH, or sparse-linear, "
-        "sparse-logistic, sparse-poisson (simulated); of methods in which clients are classes of "
-        "images: several of the first, with commas, or permuted-NAME for other pixels; "
-        "linear-groups, cosine-groups (simulated); csv:PATH, arms and what they pay",
+        "npz:PATH, npy:FOLDER, csv:PATH, xlsx:PATH (Excel), images:FOLDER, leaf:FOLDER, "
+        "parquet:PATH, arrow:PATH; of methods for tables: npz:PATH, csv:PATH, xlsx:PATH, or "
+        "sparse-linear, sparse-logistic, sparse-poisson (simulated); of methods in which clients "
+        "are classes of images: several of the first, with commas, or permuted-NAME for other "
+        "pixels; linear-groups, cosine-groups (simulated); csv:PATH, arms and what they pay",
     )
     test_fraction: Float = Field(
         0.4,

@@ -20,7 +20,7 @@ from engram.settings.experiment import Experiment
 from engram.studio.run_index import RunIndex
 from engram.studio.widgets import graph, grid, number, plain
 
-_LOCAL = ("npz", "npy", "csv", "xlsx", "images")  # kinds of data that are never downloaded
+_LOCAL = ("npz", "npy", "csv", "xlsx", "images", "leaf")  # kinds of data that are never downloaded
 _LOCK = threading.Lock()
 _Held = tuple[np.ndarray, Mapping[int, str]]
 

@@ -256,6 +256,18 @@ def test_presets_run(engram):
         assert Run.open(Path(name)).results["rounds"] == 2
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("plug_ins")
+def test_speakers_share_one_half_of_the_adapters_of_a_small_language_model(engram):
+    words = ("--plugin", PRESETS / "speakers", "run", "--config", PRESETS / "speakers.toml")
+    assert engram(*words, "--out", "spoken", *let("num-rounds=2", "local-steps=1"))[0] == 0
+    sent = Run.open(Path("spoken")).load_checkpoint().model
+    assert len(sent) == 2 * 4 + 1  # on four layers of two blocks, and on the head
+    assert all(".lora_A." in slot for slot in sent)
+    letters, following = sys.modules["speakers"].speakers(3)
+    assert np.array_equal(letters.ravel()[1:], following.ravel()[:-1])
+
+
 def test_the_demo_compares_eight_methods_with_settings_of_their_own(engram):
     makefile = (source_root() / "Makefile").read_text()
     methods = re.search(r"^DEMO := (.*)$", makefile, re.MULTILINE)[1].split()

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from engram import simulate
 from engram.cli import tune_cli
 from engram.compare.suite.federation_rows import written
 from engram.compare.suite.federations import Federation, federations
 from engram.compare.suite.published_splits import Split, count_rows, deal
 from engram.settings.errors import Refused
-from tests.samples import entry
+from tests.samples import entry, sampled
 
 RULES = {"clients": 3, "seed": 1, "train-share": 0.75, "batch-size": 2}
 SPLIT = Split.model_validate(RULES | {"class-sizes": [[2, 30], [1, 24]], "classes": 2})
@@ -76,6 +77,41 @@ def test_rows_are_the_generators(small, tmp_path):
     other = small._replace(split=SPLIT.model_copy(update={"class_sizes": [[3, 28]]}))
     with pytest.raises(Refused, match=r"3 classes of 28 to 28 rows, and npz:.* has 3 of 24 "):
         written("other", other, tmp_path / "refused")
+
+
+@pytest.mark.parametrize("whole", sampled([True, False], [False]))
+def test_texts_are_dealt_as_images_are(whole, small, tmp_path):
+    """Of 84 texts, each of which tells its place: a file of all, or of training and test rows."""
+    given = np.load(tmp_path / "rows.npz")
+    y = np.concatenate([given["y_train"], given["y_test"]])
+    rows = pd.DataFrame({"text": [f'news, "{k}"\nof it' for k in range(84)], "label": y})
+    place = tmp_path / "news"
+    if whole:
+        rows.to_csv(f"{place}.csv", index=False)
+    else:
+        place.mkdir()
+        for part, own in (("train", rows[:60]), ("test", rows[60:])):
+            own.to_parquet(place / f"{part}.parquet")
+    ours = federations("pfllib")["ag-news"].settings | SETTINGS
+    source = f"csv:{place}.csv" if whole else f"parquet:{place}"
+    ours |= {"dataset": source, "model": "text-mean", "hidden": "4,4", "data-dir": str(tmp_path)}
+    settings = written("news", Federation("news", ours, split=SPLIT), tmp_path / "own")
+    written("small", small, tmp_path / "own")
+    found, known = pd.read_csv(tmp_path / "own" / "news.csv"), np.load(tmp_path / "own/small.npz")
+    for part in ("train", "test"):
+        own = found[found["part"] == part]
+        places = np.rint((known[f"x_{part}"][:, 0, 0, 0] + 1) * 127.5).astype(int)
+        assert own["text"].tolist() == [f'news, "{k}"\nof it' for k in places]
+        assert own["label"].tolist() == y[places].tolist()
+        assert own["client"].tolist() == known[f"task_{part}"].tolist()
+    run = simulate(
+        method="fedavg",
+        out=tmp_path / "run",
+        progress=False,
+        **{k.replace("-", "_"): v for k, v in settings.items()},
+    )
+    tested = found[found["part"] == "test"].groupby("client").size()
+    assert run.results["clients"]["queries"] == tested.tolist()
 
 
 @pytest.mark.full

