@@ -8,6 +8,7 @@ Talwalkar. Non-stochastic Best Arm Identification and Hyperparameter Optimizatio
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -135,13 +136,12 @@ def search(
         start = len(done)
         trials = [Trial(start + i, settings) for i, settings in enumerate(proposed)]
         before, total = (math.ceil(n / plan.batch) * first.rounds for n in (start, plan.trials))
-        tell(before, total, "")  # the first round may be long in coming
-
-        def on_round(number: int, found: str, before: int = before, total: int = total) -> None:
-            tell(before + number, total, found)
+        which = f"trials {start + 1} to {start + count} of {plan.trials}"
+        tell(before, total, which)  # the first round may be long in coming
+        on_round = partial(_tell, tell, before, total, which)
 
         with training(first.cpu_threads):
-            done += _Batch(plan, trials, note).run(on_round, end)
+            done += _Batch(plan, trials, note).run(done, on_round, end)
     return done
 
 
@@ -153,6 +153,10 @@ def _whole_batches(trials: Sequence[Trial], plan: Search) -> list[Trial]:
             break
         whole = stop
     return list(trials[:whole])
+
+
+def _tell(tell: Progress, before: int, total: int, which: str, done: int, found: str) -> None:
+    tell(before + done, total, f"{which}, {found}" if found else "")
 
 
 class _Batch:
@@ -167,8 +171,10 @@ class _Batch:
             except Refused as error:
                 self._note(trial._replace(state="impossible", reason=str(error)))
 
-    def run(self, tell: Callable[[int, str], None], end: float) -> list[Trial]:
-        """Runs the trials to their ends, and returns them."""
+    def run(
+        self, before: Sequence[Trial], tell: Callable[[int, str], None], end: float
+    ) -> list[Trial]:
+        """Runs the trials to their ends, and returns them; those ``before`` are decided."""
         if not self._runs:
             return list(self._trials.values())
         going, stacked = [*self._runs], Stacked([*chain.from_iterable(self._runs.values())])
@@ -187,9 +193,10 @@ class _Batch:
                 going = self._halved(going)
                 stacked.keep([member for number in going for member in self._runs[number]])
             tell(step.number, self._in_words())
+        best = ranked([*before, *self._trials.values()], self._metric.sign)[:1]
         for number in going:
-            more = self._fine_tuned(number, total)
             trial = self._trials[number]
+            more = self._fine_tuned(number, total) if trial in best else {}
             self._note(trial._replace(state="done", settings=trial.settings | more))
         return list(self._trials.values())
 
@@ -244,4 +251,4 @@ class _Batch:
             return "all diverged"
         metric = self._metric
         best = max(values, key=lambda value: metric.sign * value)
-        return f"{metric.name} {metric.with_unit(best)}"
+        return f"best {metric.name} {metric.with_unit(best)}"
