@@ -20,6 +20,7 @@ from engram.settings.experiment import Experiment
 
 _LINES: Final = 12  # latest pieces of work that are always shown
 _QUIET: Final = 60.0  # seconds after which a file or a pipe is told that work goes on
+_MINUTES: Final = 100  # seconds from which on minutes are told
 
 Row = Mapping[str, Any]
 Report = Callable[[dict[str, Any]], None]
@@ -37,7 +38,8 @@ def progress_lines(
     """Shows the progress of each piece of work, and delays Ctrl-C until the next progress report.
 
     A terminal has a progress bar for each piece. A file, a pipe or a container's log gets a new
-    line for each result, and when a piece is done; in between, at most one a minute.
+    line for each result, and when a piece is done; in between, at most one a minute. Both estimate
+    the time left of the piece.
 
     Yields ``(title, total) -> tell``, to be called when a piece of work begins. ``hint`` returns
     the way to resume, which is printed after Ctrl-C. Unless ``shown``, nothing is delayed either.
@@ -96,15 +98,20 @@ def _bar(progress: Progress, title: str, total: int) -> Tell:
 
 def _log(unit: str, title: str, total: int) -> Tell:
     start = last = time.monotonic()
-    shown = -1
+    first = shown = -1
 
     def show(done: int, found: str) -> None:
-        nonlocal last, shown
+        nonlocal first, last, shown
         now = time.monotonic()
+        first = done if first < 0 else first  # a resumed piece begins later
         if done != shown and (found or done in (0, total) or now >= last + _QUIET):
-            last, shown = now, done
-            words = f"{title}: {done} of {total} {unit}, {now - start:.1f} s"
-            err.print(f"{words}, {found}" if found else words, soft_wrap=True)
+            last, shown, took = now, done, now - start
+            words = [f"{title}: {done} of {total} {unit}", f"{took:.1f} s", found]
+            if first < done < total:
+                left = took * (total - done) / (done - first)
+                clock = f"{left:.0f} s" if left < _MINUTES else f"{left / 60:.0f} min"
+                words.append(f"about {clock} left")
+            err.print(", ".join(filter(None, words)), soft_wrap=True)
 
     return show
 
@@ -119,14 +126,14 @@ def interruptible() -> Iterator[None]:
     """Makes a command's end by Ctrl-C a ``KeyboardInterrupt``, for callers in Python."""
     try:
         yield
-    except SystemExit as error:
-        raise KeyboardInterrupt from error
+    except SystemExit:
+        raise KeyboardInterrupt from None
 
 
-def check_all(title: str, checks: Sequence[Callable[[], object]], progress: bool) -> None:
+def check_all(what: str, checks: Sequence[Callable[[], object]], progress: bool) -> None:
     """Makes checks before anything is written, and may show how many are made, from 0 on."""
-    with progress_lines("checks", lambda: "nothing has been written", shown=progress) as begin:
-        tell = begin(title, len(checks))
+    with progress_lines(what, lambda: "nothing has been written", shown=progress) as begin:
+        tell = begin("checking settings", len(checks))
         for number, check in enumerate(checks):
             tell(number, "")
             check()
@@ -172,8 +179,10 @@ def run_all(
             err.print(costs, soft_wrap=True)
 
     with progress_lines("rounds", hint, at_once=at_once, shown=shown) as begin:
-        for folder, experiment in experiments.items():
-            tell = begin(f"{experiment.method} seed {experiment.seed}", experiment.rounds)
+        for number, (folder, experiment) in enumerate(experiments.items(), 1):
+            which = f" ({number} of {len(experiments)})" * (len(experiments) > 1)
+            title = f"{experiment.method} seed {experiment.seed}{which}"
+            tell = begin(title, experiment.rounds)
             in_words = strategies[experiment.own.plug_in].in_words
             report = partial(_tell, tell, experiment, in_words)
             try:

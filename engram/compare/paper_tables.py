@@ -188,7 +188,7 @@ def latex(found: Sequence[Results], width: str) -> str:
     whole = [
         rf"\begin{{table{star}}}",
         r"  \setlength{\belowcaptionskip}{4pt}",
-        rf"  \caption{{{_escaped(_caption(found, costs=columns[-1].results is None))}}}",
+        rf"  \caption{{{_escaped(_caption(found, columns))}}}",
         r"  \centering\small\setlength{\tabcolsep}{3pt}",
         rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
         r"    \toprule",
@@ -235,7 +235,7 @@ def _headings(found: Sequence[Results], columns: Sequence[_Column]) -> list[str]
     return [rf"& {' & '.join(above)} \\", " ".join(rules), heads, r"\midrule"]
 
 
-def _caption(found: Sequence[Results], *, costs: bool) -> str:
+def _caption(found: Sequence[Results], columns: Sequence[_Column]) -> str:
     first = found[0].rows[0]
     metrics = " and ".join(results.metric.name for results in found).capitalize()
     seeds = f" and {first['runs']} seeds ± standard deviation over seeds" * (first["runs"] > 1)
@@ -246,7 +246,8 @@ def _caption(found: Sequence[Results], *, costs: bool) -> str:
     left = [name for name, figures in found[0].beside.items() if np.isnan(figures[main])]
     left = [name for name in left if name in found[0].notes]
     told += "".join(f" {name.capitalize()}: {found[0].notes[name]}." for name in left)
-    told += " Cost: of a client in a round; seconds: simulated, of all rounds up to it." * costs
+    clock = "; seconds: simulated, of all rounds up to it" * any(c.figure == CLOCK for c in columns)
+    told += f" Cost: of a client in a round{clock}." * (columns[-1].results is None)
     # Clients that train with no seed are scored, too, but have no part in a mean.
     clients = first.get(f"{main}-clients", first["scored"])
     return f"{metrics} on test rows, mean over {clients} clients{seeds}, {rounds}.{told}"

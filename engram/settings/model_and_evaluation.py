@@ -15,7 +15,8 @@ def _network(value: str) -> str:
     if is_known(value):
         return value
     known = [*BUILT_IN, f"{TORCHVISION}NAME", *NETWORKS]
-    raise ValueError(must("model", value, f"one of {', '.join(known)}{nearest(value, known)}"))
+    expected = f"one of {', '.join(known)}, or a name given by engram.model(NETWORK)"
+    raise ValueError(must("model", value, f"{expected}{nearest(value, known)}"))
 
 
 def _task(value: str) -> str:

@@ -161,11 +161,12 @@ class Tuning(NamedTuple):
         if self.first.source.in_memory:
             read_given(self.first.source, ())  # which a search that goes on may lack
         plans = self.searches()
+        titles = {n: f"tuning {n} ({i} of {len(plans)})" for i, n in enumerate(plans, 1)}
         found: dict[str, dict[str, Scalar]] = {}
         pool = Pool(
             None,  # trials are kept, and no more
             begin=partial(self.save, folder) if ray else lambda: None,
-            new_line=begin,
+            new_line=lambda name, total: begin(titles[name], total),
             processes=processes,
             ray=ray,
             resumed=folder,

@@ -22,8 +22,10 @@ _COLORS = {"done": "tab:blue", "dropped": "tab:gray", "going": "tab:gray"}
 
 def trial_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """Returns a row for each trial: its settings, its state, and its score of each seed."""
+    keys = {key: None for trial in trials for key in trial.settings}  # some trials lack adapt-lr
     return [
-        {"trial": trial.number, **trial.settings, "state": trial.state, "round": trial.round}
+        {"trial": trial.number, **keys, **trial.settings}
+        | {"state": trial.state, "round": trial.round}
         | {"score": trial.value, "seed-std": deviation(trial.scores), "reason": trial.reason}
         for trial in trials
     ]

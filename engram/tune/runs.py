@@ -102,10 +102,7 @@ class Member:
     def scores(self, server_round: int, adapt_lr: float | None = None) -> Scores:
         """Scores its clients in ``scored`` after a round, with its step size of fine-tuning."""
         common, own = self.sent(self.scored)
-        trainer = self.trainer
-        if adapt_lr is not None:
-            other = self.experiment.model_copy(update={"adapt_lr": adapt_lr})
-            trainer = Trainer(other, self.data, self._store)
+        trainer = self.trainer if adapt_lr is None else self.trainer.tuning_by(adapt_lr)
         return score(trainer, common, self.scored, server_round=server_round, own=own)
 
     def validated(self, server_round: int, adapt_lr: float | None = None) -> float:

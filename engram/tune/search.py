@@ -19,7 +19,7 @@ from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.fields import Scalar
 from engram.settings.network import NetworkMethod
-from engram.simulations.job_pool import Progress
+from engram.simulations.job_pool import Progress, Tell
 from engram.strategies.running.rounds import rounds
 from engram.tune.proposals import propose
 from engram.tune.record import Trial, ranked
@@ -141,7 +141,7 @@ def search(
             tell(before + number, total, found)
 
         with training(first.cpu_threads):
-            done += _Batch(plan, trials, note).run(on_round, end)
+            done += _Batch(plan, trials, note).run(done, on_round, end)
     return done
 
 
@@ -159,6 +159,7 @@ class _Batch:
     def __init__(self, plan: Search, trials: list[Trial], note: Callable[[Trial], None]) -> None:
         self._tell_of, self._metric, self._step_sizes = note, plan.metric, plan.step_sizes
         self._trials = {trial.number: trial for trial in trials}
+        self._which = f"trials {trials[0].number + 1} to {trials[-1].number + 1} of {plan.trials}"
         self._runs: dict[int, list[Member]] = {}
         loaded: dict[Hashable, FederatedData] = {}
         for trial in trials:
@@ -167,8 +168,8 @@ class _Batch:
             except Refused as error:
                 self._note(trial._replace(state="impossible", reason=str(error)))
 
-    def run(self, tell: Callable[[int, str], None], end: float) -> list[Trial]:
-        """Runs the trials to their ends, and returns them."""
+    def run(self, old: Sequence[Trial], tell: Tell, end: float) -> list[Trial]:
+        """Runs the trials to their ends, and returns them; ``old`` ones are decided."""
         if not self._runs:
             return list(self._trials.values())
         going, stacked = [*self._runs], Stacked([*chain.from_iterable(self._runs.values())])
@@ -187,9 +188,10 @@ class _Batch:
                 going = self._halved(going)
                 stacked.keep([member for number in going for member in self._runs[number]])
             tell(step.number, self._in_words())
+        best = ranked([*old, *self._trials.values()], self._metric.sign)[:1]
         for number in going:
-            more = self._fine_tuned(number, total)
             trial = self._trials[number]
+            more = self._fine_tuned(number, total) if trial in best else {}
             self._note(trial._replace(state="done", settings=trial.settings | more))
         return list(self._trials.values())
 
@@ -241,7 +243,7 @@ class _Batch:
     def _in_words(self) -> str:
         values = [trial.value for trial in self._trials.values() if trial.value is not None]
         if not values:
-            return "all diverged"
+            return f"{self._which}, all diverged"
         metric = self._metric
         best = max(values, key=lambda value: metric.sign * value)
-        return f"{metric.name} {metric.with_unit(best)}"
+        return f"{self._which}, best {metric.name} {metric.with_unit(best)}"

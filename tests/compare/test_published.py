@@ -195,6 +195,12 @@ def test_a_table_that_does_not_fit_is_refused(found, engram, monkeypatch):
     instead = f"{said}{letters - 1}: take width two"
     assert engram("show", found.folder, "--latex") == (2, "", f"engram: {instead}\n")
     assert engram("show", found.folder, "--latex", "--width", "two")[0] == 0
+    monkeypatch.setitem(WIDTHS, "two", 999)
+    wide = found.to_latex(width="two")
+    assert (r"& KiB & gradients \\" in wide, "Cost: of a client in a round.}" in wide) == (
+        True,
+        True,
+    )
     with pytest.raises(Refused, match=r"^width must be one or two, .*, got 'three'$"):
         found.to_latex(width="three")
 

@@ -84,7 +84,7 @@ def test_missing_semaphores_are_told_in_one_line(tmp_path):
         text=True,
         env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
     )
-    progress = re.compile(r"a round: |.*: \d+ of \d+ (rounds|models|checks)\b")
+    progress = re.compile(r"a round: |.*: \d+ of \d+ (rounds|models|runs|searches)\b")
     lines = [line for line in done.stderr.splitlines() if not progress.match(line)]
     lines = [line for line in lines if "share the cores" not in line]  # where there is but one
     why = "others need shared memory: No space left on device"

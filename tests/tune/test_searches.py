@@ -144,7 +144,7 @@ def fake(monkeypatch):
 
 def find(trials=8, known=(), seeds=(0, 1), **fixed):
     """Returns the trials of a search, and all that was noted of them."""
-    given = {"method": "fedavg", "num-rounds": 40, "adapt-lr": 0.1, **fixed}
+    given = {"method": "fedavg", "num-rounds": 40, **fixed}
     notes = []
     plan = Search(given, space_of("fedavg", given), trials, seeds)
     found = search(plan, known, notes.append, lambda done, total, words: None)
@@ -160,6 +160,10 @@ def test_rungs_drop_the_worse_half_and_keep_the_defaults(fake):
     assert {trial.round for trial in found} == {10, 20, 40}
     for start in range(4, 16, 4):
         assert sorted(trial.round for trial in found[start : start + 4]) == [10, 10, 20, 40]
+    best = [max(found[: start + 4], key=lambda trial: trial.value) for start in range(0, 16, 4)]
+    assert [trial for trial in found if "adapt-lr" in trial.settings] == [
+        trial for trial in found if trial in best
+    ]
     for trial in found:
         assert trial.scores == pytest.approx([trial.settings["eta"] * trial.round / 100] * 2)
     assert ranked(found, 1)[0].settings["eta"] == max(
@@ -214,3 +218,7 @@ def test_what_decides_is_on_validation_rows_and_of_the_model_that_serves():
         seen = [c for c in range(e.num_clients) if c not in member.scoring.unseen]
         assert len(seen) == e.num_clients - 3
         assert member.validated(2) == pytest.approx(served[seen].mean())
+        (other,) = trained_together([e.model_copy(update={"adapt_lr": 0.5})])
+        tuned = other.scores(2).columns["validation-accuracy-tuned"].numpy()
+        assert member.validated(2, 0.5) == pytest.approx(tuned[seen].mean())
+        assert tuned[seen].mean() != columns["validation-accuracy-tuned"][seen].mean()

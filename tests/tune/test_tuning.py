@@ -47,7 +47,8 @@ def test_tune_finds_settings_that_other_commands_take(engram):
         *("--processes", "1"),
     )
     assert status == 0
-    assert "pfedme: 16 of 16 rounds" in err  # of two batches
+    assert "tuning pfedme (2 of 2): 16 of 16 rounds" in err  # of two batches
+    assert re.search(r" s, trials 1 to 4 of 5, best accuracy .* %, about \d+ s left\n", err)
     best = json.loads(out.splitlines()[-1])["best"]
     assert engram("show", "t", "--json")[1] == out
     table = pd.read_csv("t/fedavg/trials.csv")
@@ -194,7 +195,10 @@ def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monke
     with monkeypatch.context() as patch:
         patch.setattr(Stacked, "train", interrupted)
         status, _, err = engram(*words)
-    said = ["local: 0 of 32 rounds", "engram: interrupted; go on with: engram compare --resume c"]
+    said = [
+        "tuning local (1 of 2): 0 of 32 rounds",
+        "engram: interrupted; go on with: engram compare --resume c",
+    ]
     assert (status, [line.partition(",")[0] for line in err.splitlines()]) == (130, said)
     assert engram("show", "c")[1].splitlines() == [
         "recorded in c: comparison.json, tuning/",
@@ -315,14 +319,13 @@ def test_a_comparison_is_tuned_first_on_data_and_networks_in_memory(tmp_path, ca
             assert run.experiment.own.eta == best.settings.get("eta", 0.1)
             assert run.experiment.adapt_lr == best.settings["adapt-lr"]
     assert {run.experiment.own.lambda_ for run in found.runs["ditto"]} == {0.5}
-    lines = [line.partition(" rounds")[0] for line in capsys.readouterr().err.splitlines()]
-    told = [line.rpartition(",")[0] or line for line in lines]
+    told = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()]
     checks = [
-        f"{kind}: {n} of {of} checks"
+        f"checking settings: {n} of {of} {kind}"
         for kind, of in (("runs", 6), ("searches", 3))
         for n in (0, of)
     ]
-    assert told[:5] == [*checks, "fedavg: 0 of 4"]
+    assert told[:5] == [*checks, "tuning fedavg (1 of 3): 0 of 4 rounds"]
 
 
 def test_no_command_is_named_that_lacks_data_in_memory(engram, monkeypatch, capsys):

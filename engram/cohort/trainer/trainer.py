@@ -7,6 +7,7 @@ same pure functions client by client, and an error says which client failed, and
 """
 
 from collections.abc import Hashable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -234,6 +235,13 @@ class Trainer:
         self.store, self._memories = store, replace(self._memories, store=store)
         if self.sending is not None:
             self.sending = replace(self.sending, memories=self._memories)
+
+    def tuning_by(self, adapt_lr: float) -> "Trainer":
+        """Returns this trainer with another step size of fine-tuning, for scores alone."""
+        found = copy(self)
+        found.experiment = self.experiment.model_copy(update={"adapt_lr": adapt_lr})
+        found.__dict__.pop("scorer", None)  # the cached one has the former step size
+        return found
 
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
