@@ -33,7 +33,7 @@ def speakers(client: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 @engram.model
 def gpt2_with_lora() -> nn.Module:
-    """Returns a model with nothing learned yet: ``GPT2LMHeadModel.from_pretrained("gpt2")`` has."""
+    """Returns a GPT-2 of random weights, which stay frozen, with adapters on layers and head."""
     config = GPT2Config(
         vocab_size=_LETTERS,
         n_positions=_LENGTH,

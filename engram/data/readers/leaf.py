@@ -34,14 +34,15 @@ def read_leaf(folder: Path) -> dict[str, _Array]:
     Raises:
         DataError: There are no such files, or one of them holds something else.
     """
-    parted = (folder / "train").is_dir()
     found: dict[str, _Array] = {}
-    for part in ("train", "test") if parted else ("",):
-        files = sorted((folder / part).glob("*.json"))
-        if not files:
-            raise DataError(f"{folder / part} must have files *.json, as LEAF's preprocess.sh does")
-        users = [user for file in files for user in _users(file)]
-        with reading(folder, _WANTED):
+    with reading(folder, _WANTED):
+        parted = (folder / "train").is_dir()
+        for part in ("train", "test") if parted else ("",):
+            files = sorted((folder / part).glob("*.json"))
+            if not files:
+                wanted = "files *.json, as LEAF's preprocess.sh writes them"
+                raise DataError(f"{folder / part} must have {wanted}")
+            users = [user for file in files for user in _users(file)]
             for name, arrays in zip(("x", "y", "task"), zip(*users, strict=True), strict=True):
                 found[f"{name}_{part}" if parted else name] = np.concatenate(arrays)
     return found

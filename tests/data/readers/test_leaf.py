@@ -87,3 +87,5 @@ def test_other_files_are_refused(tmp_path):
             read_leaf(place)
     with pytest.raises(DataError, match=r"none must have files \*\.json"):
         read_leaf(tmp_path / "none")
+    with pytest.raises(DataError, match="File name too long"):
+        read_leaf(tmp_path / ("x" * 9999))
