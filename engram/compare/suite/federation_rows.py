@@ -11,7 +11,7 @@ import pandas as pd
 
 from engram.compare.suite.federations import Federation
 from engram.compare.suite.published_splits import Dealt, Split, count_rows, deal
-from engram.data.lazy import Texts, whole
+from engram.data.lazy import whole
 from engram.data.loading import load
 from engram.data.schema.declared import declare
 from engram.data.source import Source
@@ -46,11 +46,10 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
         table = [[i, part, *own] for i, each in enumerate(counts) for part, own in enumerate(each)]
         header = ",".join(["client", "tested", *map(str, range(len(split.sizes)))])
         np.savetxt(folder / "counts.csv", table, "%d", ",", header=header, comments="")
-        arrays = _dealt_arrays(x, y, dealt)
         if x.dtype == object:
-            return {**settings, **_written_texts(folder / f"{name}.csv", arrays, settings)}
+            return _written_texts(folder / f"{name}.csv", _dealt_arrays(x, y, dealt), settings)
         path = folder / f"{name}.npz"
-        np.savez(path, **arrays)
+        np.savez(path, **_dealt_arrays(x, y, dealt))
         return {**settings, "dataset": f"npz:{path}"}
     if federation.table:
         path = folder / f"{name}.csv"
@@ -74,7 +73,7 @@ def _original_rows(name: str, settings: Mapping[str, Any], split: Split) -> tupl
     columns = declare(DataSettings.model_validate(of_table))
     rows = load(source, data_dir=data_dir, test_fraction=0, seed=0, columns=columns)
     parts = rows.x_train, rows.x_test
-    x = np.concatenate([x.texts if isinstance(x, Texts) else whole(x) for x in parts])
+    x = np.concatenate([whole(getattr(x, "texts", x)) for x in parts])
     y = np.concatenate([rows.y_train, rows.y_test])
     given = np.bincount(y, minlength=len(split.sizes))
     if given.tolist() != split.sizes.tolist():
@@ -101,7 +100,7 @@ def _dealt_arrays(x: _Array, y: _Array, dealt: Dealt) -> dict[str, Any]:
 def _written_texts(
     path: Path, arrays: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Writes dealt texts into a table; returns the settings of it."""
+    """Writes dealt texts into a table; returns the settings of a run on it."""
     names = {"text": "x", settings["target-column"]: "y", settings["task-column"]: "task"}
     parts = [
         pd.DataFrame({n: arrays[f"{k}_{part}"] for n, k in names.items()} | {"part": part})
@@ -109,7 +108,7 @@ def _written_texts(
     ]
     pd.concat(parts).to_csv(path, index=False)
     schema = f'{settings["schema"]}\ncolumns.part = {{role = "part"}}'
-    return {"dataset": f"csv:{path}", "schema": schema}
+    return {**settings, "dataset": f"csv:{path}", "schema": schema}
 
 
 def _read_table(table: str) -> pd.DataFrame:
