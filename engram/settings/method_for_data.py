@@ -46,7 +46,9 @@ _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 class _Elementwise(TorchDispatchMode):
     """Shapes of elementwise results, for which torch would import its compiler: two seconds."""
 
-    _should_skip_dynamo = classmethod(lambda cls: False)  # which would import it here, too
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # what skips it would import it, too
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, like = kwargs or {}, op._schema.name.endswith("_like")
