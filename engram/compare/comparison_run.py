@@ -17,6 +17,7 @@ from engram.compare.references import write_references
 from engram.data.source import Source
 from engram.runs.run import Run, is_run
 from engram.runs.run_places import make_folder
+from engram.settings.data import DataSettings
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.files import replace_file
@@ -33,7 +34,7 @@ def begin_comparison(
     progress: bool = False,
     begun: bool = False,
 ) -> None:
-    """Checks all runs of a comparison, and writes their plan into its folder.
+    """Checks the runs of a comparison, and writes their plan into its folder.
 
     Each method has as many runs as ``seeds``, from the setting ``seed`` upwards. ``tuned`` is how
     many settings are tried of each first, and on how many other seeds: by default as many. Of one
@@ -52,7 +53,12 @@ def begin_comparison(
         if before != asked or read_plan(folder) != json.loads(written):
             raise Refused(f"{folder} goes on by the call that began it: some arguments are others")
         return
-    openings = [Opening(experiment, RamStore(), engine=engine) for experiment in plan.values()]
+    keys, firsts = ("seed", *DataSettings.all_keys()), dict[str, str]()
+    for name, own in runs.items():  # each method is checked once, and each seed's rows
+        firsts.setdefault(own["method"], name)
+        firsts.setdefault(str([own.get(key) for key in keys]), name)
+    names = dict.fromkeys(firsts.values())
+    openings = [Opening(plan[name], RamStore(), engine=engine) for name in names]
     check_all("runs", [partial(host_of, opening) for opening in openings], progress)
     if tuned is not None:
         trials, of_each = tuned[0], tuned[1] or seeds

@@ -146,26 +146,23 @@ def _newton(x: Array, y: Array, theta: Array, strength: float) -> Array:
     n, sign = len(y), 2.0 * y - 1
     ridge = np.append(np.full(x.shape[1] - 1, strength), 0.0)
 
-    def loss(beta: Array, logits: Array) -> float:
-        return float(np.logaddexp(0, -sign * logits).mean() + ridge @ beta**2 / 2)
+    def at(beta: Array) -> tuple[float, Array]:
+        logits = x @ beta
+        return float(np.logaddexp(0, -sign * logits).mean() + ridge @ beta**2 / 2), logits
 
     beta, least = theta[:, 1] - theta[:, 0], np.diag(ridge + _TINY)
-    logits = x @ beta
-    now = loss(beta, logits)
+    loss, logits = at(beta)
     for _ in range(_STEPS):
         shares = expit(logits)
         slope = x.T @ (shares - y) / n + ridge * beta
         if np.abs(slope).max() < _FLAT:
             break
         step = np.linalg.solve((x.T * (shares * (1 - shares) / n)) @ x + least, slope)
-        start, size, before = beta, 1.0, now
-        while True:
-            beta = start - size * step
-            logits = x @ beta
-            now = loss(beta, logits)
-            if size <= _TINY or not now > before:
-                break
+        before, size, (loss, logits) = loss, 1.0, at(beta - step)
+        while size > _TINY and loss > before:
             size /= 2
+            loss, logits = at(beta - size * step)
+        beta = beta - size * step
     return np.stack([np.zeros_like(beta), beta], axis=1)
 
 

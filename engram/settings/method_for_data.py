@@ -9,11 +9,13 @@ import os
 from functools import partial
 from itertools import pairwise
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
-from torch import Generator
-from torch.utils._pytree import tree_map
+from torch import Generator, Tag, Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from engram.core.checks import must
 from engram.core.contract import Contract, cause_of
@@ -39,6 +41,23 @@ _LARGE: Final = 2**24  # bytes of a tensor that are worth a file
 _ALIGNED: Final = 64  # bytes, a multiple of which tensors in it begin at
 _ROWS: Final = 2  # of a batch without values
 _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
+
+
+class _Elementwise(TorchDispatchMode):
+    """Shapes of elementwise results, for which torch would import its compiler: two seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # what skips it would import it, too
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, like = kwargs or {}, op._schema.name.endswith("_like")
+        if op._schema.is_mutable or not (like or Tag.pointwise in op.tags):
+            return op(*args, **kwargs)
+        shape = np.broadcast_shapes(*(x.shape for x in tree_leaves(args) if isinstance(x, Tensor)))
+        here = partial(torch.empty, device="cpu")
+        few = tree_map_only(Tensor, lambda x: here([0] * x.ndim, dtype=x.dtype), args)
+        return torch.empty(shape, dtype=op(*few, **kwargs).dtype, device=_NOWHERE)
 
 
 def server_side(experiment: "Experiment", kind: Kind) -> tuple[Method, Shapes, frozenset[str]]:
@@ -122,7 +141,7 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
         raise Refused(must("personal", e.personal, f"less than all for {e.method}"))
     network = _without_values(model)
     try:
-        with torch.device(_NOWHERE):
+        with torch.device(_NOWHERE), _Elementwise():
             made = _built(e, network, outputs)
             contract = Contract(e.method, made, network.initial)
             # Epochs have different numbers of steps for each client.
@@ -166,7 +185,7 @@ def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps:
     batch = tree_map(lambda leaf: leaf.to(_NOWHERE), (example(kind.inputs, _ROWS), y))
     made = partial(_built, e, _without_values(model), kind.outputs)
     try:
-        with torch.device(_NOWHERE):
+        with torch.device(_NOWHERE), _Elementwise():
             each = gradients_of(made, shapes.work, batch)
     except Exception:  # of any method that looks at values, which meta tensors lack: not counted
         return None
