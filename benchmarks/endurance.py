@@ -93,7 +93,7 @@ def endure(folder: Path, rounds: int) -> dict[int, dict[str, Size]]:
                 found[row["round"]] = sizes
                 print_sizes(row["round"], sizes)
 
-        experiment = Experiment.from_config(settings(rounds))
+        experiment = Experiment.from_config(settings(rounds + rounds // 10))  # it ends with plots
         run_deployed(
             experiment, folder / "run", federation.server,
             on_round=on_round, on_trouble=print,

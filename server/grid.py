@@ -254,9 +254,8 @@ class PatientGrid(Engine):
         for nodes, after, why in groups:
             if nodes and seconds > after:
                 told |= nodes
-                clients = sorted(c for node in nodes for c in self._hosted.get(node, ()))
-                whom = few(clients) if clients else "of some nodes"
-                _log.warning("waiting for clients %s: %s", whom, why)
+                ids = sorted(c for node in nodes for c in self._hosted.get(node, ()))
+                _log.warning("waiting for clients %s: %s", few(ids) if ids else "of a node", why)
 
     def _opened_by(self, questions: Iterable[Question]) -> tuple[list[Asked], str]:
         let_go(self.last.sent + self.last.received)  # the last model, before the next is copied

@@ -105,7 +105,7 @@ def test_it_is_said_once_which_clients_a_round_waits_for(clock, warnings_of_engr
     patient(Link(clock, nodes), least=3).ask([*ask([1, 2]), *ask([3], several=0)], timeout=100)
     assert [line for line in warnings_of_engram.messages if "waiting" in line] == [
         "waiting for clients [2]: their node is off line",
-        "waiting for clients of some nodes: at work",
+        "waiting for clients of a node: at work",
     ]
     warnings_of_engram.clear()
     exchange(clock, {1: Node(3.0), 2: Node(50.0)}, least=2)
