@@ -46,11 +46,11 @@ def written(name: str, federation: Federation, folder: Path) -> dict[str, Any]:
         table = [[i, part, *own] for i, each in enumerate(counts) for part, own in enumerate(each)]
         header = ",".join(["client", "tested", *map(str, range(len(split.sizes)))])
         np.savetxt(folder / "counts.csv", table, "%d", ",", header=header, comments="")
-        arrays = _dealt_arrays(x, y, dealt)
         if x.dtype == object:
-            return {**settings, **_written_texts(folder / f"{name}.csv", arrays, settings)}
+            texts = _dealt_arrays(x, y, dealt)
+            return settings | _written_texts(folder / f"{name}.csv", texts, settings)
         path = folder / f"{name}.npz"
-        np.savez(path, **arrays)
+        np.savez(path, **_dealt_arrays(x, y, dealt))
         return {**settings, "dataset": f"npz:{path}"}
     if federation.table:
         path = folder / f"{name}.csv"
