@@ -33,8 +33,8 @@ def speakers(client: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 @engram.model
 def gpt2_with_lora() -> nn.Module:
-    """Returns a GPT-2 of random weights, which stay frozen, with adapters on layers and head."""
-    config = GPT2Config(
+    """Returns a GPT-2 of frozen random weights, with adapters on its layers and its head."""
+    config = GPT2Config(  # type: ignore[call-arg]  # its class does not name all
         vocab_size=_LETTERS,
         n_positions=_LENGTH,
         n_embd=32,

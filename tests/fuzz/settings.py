@@ -31,18 +31,10 @@ _FLOATS: Final = (
     *("1e309", "nan", "inf", "-inf"),
 )
 _DATASETS: Final = (
-    *("digits", "digits,digits", "permuted-digits"),
+    *("digits", "digits,digits", "permuted-digits", "leaf:."),
     *(f"sparse-{family}" for family in ("linear", "logistic", "poisson")),
     *("linear-groups", "cosine-groups", "npz:none.npz", "npz:", "csv:http://127.0.0.1:1/x.csv"),
-    *(
-        "parquet:.",
-        "arrow:/dev/null",
-        "images:.",
-        "leaf:.",
-        "npy:.",
-        "npz:/dev/zero",
-        "npz:" + "x" * 9999,
-    ),
+    *("parquet:.", "arrow:/dev/null", "images:.", "npy:.", "npz:/dev/zero", "npz:" + "x" * 9999),
 )
 
 
