@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 97_988), (["benchmarks"], 4_596), (["tests"], 82_884)]
+    ("folders", "most"), [(ROOMS, 98_291), (["benchmarks"], 4_596), (["tests"], 83_164)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most

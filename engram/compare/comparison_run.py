@@ -55,7 +55,7 @@ def begin_comparison(
         return
     keys, firsts = ("seed", *DataSettings.all_keys()), dict[str, str]()
     for name, own in runs.items():  # each method is checked once, and each seed's rows
-        firsts.setdefault(own["method"], name)
+        firsts.setdefault(str(own["method"]), name)
         firsts.setdefault(str([own.get(key) for key in keys]), name)
     names = dict.fromkeys(firsts.values())
     openings = [Opening(plan[name], RamStore(), engine=engine) for name in names]

@@ -43,7 +43,7 @@ _ROWS: Final = 2  # of a batch without values
 _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 
 
-class _Elementwise(TorchDispatchMode):
+class _Elementwise(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Shapes of elementwise results, for which torch would import its compiler: two seconds."""
 
     @classmethod
@@ -51,13 +51,14 @@ class _Elementwise(TorchDispatchMode):
         return False  # what skips it would import it, too
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, like = kwargs or {}, op._schema.name.endswith("_like")
+        like = op._schema.name.endswith("_like")
         if op._schema.is_mutable or not (like or Tag.pointwise in op.tags):
-            return op(*args, **kwargs)
+            return op(*args, **(kwargs or {}))
         shape = np.broadcast_shapes(*(x.shape for x in tree_leaves(args) if isinstance(x, Tensor)))
         here = partial(torch.empty, device="cpu")
         few = tree_map_only(Tensor, lambda x: here([0] * x.ndim, dtype=x.dtype), args)
-        return torch.empty(shape, dtype=op(*few, **kwargs).dtype, device=_NOWHERE)
+        dtype = op(*few, **(kwargs or {})).dtype
+        return torch.empty(shape, dtype=dtype, device=_NOWHERE)
 
 
 def server_side(experiment: "Experiment", kind: Kind) -> tuple[Method, Shapes, frozenset[str]]:
@@ -141,7 +142,7 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
         raise Refused(must("personal", e.personal, f"less than all for {e.method}"))
     network = _without_values(model)
     try:
-        with torch.device(_NOWHERE), _Elementwise():
+        with torch.device(_NOWHERE), _Elementwise():  # type: ignore[no-untyped-call]
             made = _built(e, network, outputs)
             contract = Contract(e.method, made, network.initial)
             # Epochs have different numbers of steps for each client.
@@ -185,7 +186,7 @@ def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps:
     batch = tree_map(lambda leaf: leaf.to(_NOWHERE), (example(kind.inputs, _ROWS), y))
     made = partial(_built, e, _without_values(model), kind.outputs)
     try:
-        with torch.device(_NOWHERE), _Elementwise():
+        with torch.device(_NOWHERE), _Elementwise():  # type: ignore[no-untyped-call]
             each = gradients_of(made, shapes.work, batch)
     except Exception:  # of any method that looks at values, which meta tensors lack: not counted
         return None
