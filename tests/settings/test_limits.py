@@ -84,7 +84,7 @@ def extremes():
         unread = {"num_clients", "num_rounds", "cpu_threads"}  # which the test sets, or cost time
         if (name or "fedavg") in family("local") and field not in STEPS | unread:
             top = high if high > 1 else 0.999
-            marks = pytest.mark.full if k % 12 else ()
+            marks = pytest.mark.full if k % 28 else ()
             value = info.annotation(top)
             yield pytest.param(name, field, value, id=f"{name}.{field}", marks=marks)
 

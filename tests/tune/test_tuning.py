@@ -322,7 +322,7 @@ def test_a_comparison_is_tuned_first_on_data_and_networks_in_memory(tmp_path, ca
     told = [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()]
     checks = [
         f"checking settings: {n} of {of} {kind}"
-        for kind, of in (("runs", 6), ("searches", 3))
+        for kind, of in (("runs", 4), ("searches", 3))
         for n in (0, of)
     ]
     assert told[:5] == [*checks, "tuning fedavg (1 of 3): 0 of 4 rounds"]
