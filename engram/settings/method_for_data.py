@@ -43,7 +43,7 @@ _ROWS: Final = 2  # of a batch without values
 _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 
 
-class _Elementwise(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Elementwise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Shapes of elementwise results, for which torch would import its compiler: two seconds."""
 
     @classmethod
@@ -142,7 +142,7 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
         raise Refused(must("personal", e.personal, f"less than all for {e.method}"))
     network = _without_values(model)
     try:
-        with torch.device(_NOWHERE), _Elementwise():  # type: ignore[no-untyped-call]
+        with torch.device(_NOWHERE), _Elementwise():  # type: ignore[no-untyped-call]  # torch's
             made = _built(e, network, outputs)
             contract = Contract(e.method, made, network.initial)
             # Epochs have different numbers of steps for each client.
@@ -186,7 +186,7 @@ def _gradients(e: "Experiment", model: Model, kind: Kind, shapes: Shapes, steps:
     batch = tree_map(lambda leaf: leaf.to(_NOWHERE), (example(kind.inputs, _ROWS), y))
     made = partial(_built, e, _without_values(model), kind.outputs)
     try:
-        with torch.device(_NOWHERE), _Elementwise():  # type: ignore[no-untyped-call]
+        with torch.device(_NOWHERE), _Elementwise():  # type: ignore[no-untyped-call]  # torch's
             each = gradients_of(made, shapes.work, batch)
     except Exception:  # of any method that looks at values, which meta tensors lack: not counted
         return None

@@ -8,8 +8,8 @@ import engram
 from engram.networks.vision import torchvision
 
 torchvision()  # which transformers imports, and peft that
-from peft import LoraConfig, get_peft_model  # noqa: E402
-from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
+from peft import LoraConfig, get_peft_model  # noqa: E402 - after torchvision, as above
+from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402 - likewise
 
 _LETTERS, _WORDS, _ROWS, _LENGTH = 27, 20, 100, 16
 

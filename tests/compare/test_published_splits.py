@@ -81,7 +81,7 @@ def test_rows_are_the_generators(small, tmp_path):
 
 @pytest.mark.parametrize("whole", sampled([True, False], [False]))
 def test_texts_are_dealt_as_images_are(whole, small, tmp_path):
-    """Of 84 texts, each of which tells its place: a file of all, or of training and test rows."""
+    """A file of 84 numbered texts, or two of training and of test rows, become the same split."""
     given = np.load(tmp_path / "rows.npz")
     y = np.concatenate([given["y_train"], given["y_test"]])
     rows = pd.DataFrame({"text": [f'news, "{k}"\nof it' for k in range(84)], "label": y})
